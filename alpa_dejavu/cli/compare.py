@@ -17,6 +17,7 @@ from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_out
 from alpa_dejavu.cli.models import model_option, model_text, sequence_option, training_options
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
+    BY_DEFAULT,
     CLUSTER,
     FILES,
     MEMORY,
@@ -85,7 +86,7 @@ def compare(
     check_outputs(json_path)
     model = model_text(model, sequence, training)
     whole = asked_steps(steps, samples, tokens, batch, model)
-    from alpa_dejavu.layers.models import model_title
+    from alpa_dejavu.layers.models import model_title, transformer_size
 
     with working(f"comparing {units.counted(len(clusters), 'cluster')} for {model_title(model)}"):
         from alpa_dejavu.planning.given.comparison import SAVINGS, comparison_text
@@ -106,6 +107,8 @@ def compare(
     to.print()
     for name, text in _facts(comparison):
         to.fact(name, text)
+    if choices["runtime"] is None and transformer_size(comparison.model) is not None:
+        to.print(BY_DEFAULT)
     to.wrote(written)
 
 
@@ -216,12 +219,16 @@ def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
         which = f"{', '.join(names)} " if len(names) < len(comparison.savings) else ""
         yield what, f"{which}on {cluster}: {why}"
     prices: dict[str, list[str]] = {}
+    notes: dict[str, dict[str, None]] = {}
     for cluster in comparison.clusters:
         figures = [cell.figures for cell in comparison.cells if cell.cluster == cluster and cell.figures]
         if figures:
             yield cluster, _footing_text(figures[-1])
+            for note in figures[-1].notes:
+                notes.setdefault(note, {})[cluster] = None
             sources = "; ".join(source.partition(": http")[0] for source in figures[-1].price_from)
             prices.setdefault(sources, []).append(cluster)
+    yield from (("note", f"{', '.join(names)}: {note}") for note, names in notes.items())
     yield from (("prices", f"{source}: {', '.join(names)}") for source, names in prices.items() if source)
 
 
@@ -238,6 +245,9 @@ def _reasons(comparison: Comparison, order: Order) -> Iterator[str]:
     for first, other in itertools.pairwise(order.clusters):
         a, b = (comparison.cell(cluster, order.saving).figures for cluster in (first, other))
         if a is None or b is None or order.is_before(first, other):
+            continue
+        if (a.step_s, a.price, a.parallelism) == (b.step_s, b.price, b.parallelism):
+            yield f"{first} and {other} take the same plan, and seconds and price are equal"
             continue
         share = 100 * order.before[order.clusters.index(first)][order.clusters.index(other)]
         why = f"{first} is before {other} by {order.measure} in {share:.0f} % of draws of the predictions' errors"

@@ -13,6 +13,7 @@ import click
 from alpa_dejavu.cli.commands import F, option
 from alpa_dejavu.cli.files import OUTPUT
 
+BY_DEFAULT = "priced as Alpa runs it, the default: --runtime megatron, torchtitan ... price what these run"
 # The headings of options in `--help-all`.
 MODEL, CLUSTER, SEARCH, DEGREES, MEMORY = "Model", "Cluster", "Search", "Batch and degrees", "Memory"
 PREDICTED, FAILURES, PRICES, FILES, INFERENCE = "Predictions", "Failures", "Prices", "Output", "Inference"

@@ -26,6 +26,7 @@ from alpa_dejavu.cli.interrupts import interrupts_stop
 from alpa_dejavu.cli.models import has_own_length, model_option, model_text, sequence_option, training_options
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
+    BY_DEFAULT,
     CLUSTER,
     DEGREES,
     FAILURES,
@@ -206,7 +207,7 @@ def plan(
         if by_itself and (tokens_of_sample(model) or 0) > _LONG:
             to.print("a sample has as many tokens as the model may have: --sequence takes fewer")
         if not runs_on and choices["runtime"] is None and transformer_size(model) is not None:
-            to.print("priced as Alpa runs it, the default: --runtime megatron, torchtitan ... price what these run")
+            to.print(BY_DEFAULT)
         if tolerate:
             print_tolerance(planned, lambda least: ask(replicas=least), replicas, rule, tolerate, to)
         if host_fails_every is not None:

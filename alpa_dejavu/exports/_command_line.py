@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from alpa_dejavu._util.json_file import read_text
@@ -49,6 +49,7 @@ class CommandLine(NamedTuple):
     arguments: tuple[ShellArgument, ...]  # the arguments behind it, in their order
     line: int
     assigned: Mapping[str, int]  # the script's variables, with their lines
+    sourced: Sequence[tuple[str, int]]  # the files that the script reads into itself, which aren't read, with lines
 
 
 def command_line_of(
@@ -82,10 +83,10 @@ def command_line_of(
         both = _arguments(words, named)
         launched = tuple(argument for argument in both if argument.name.replace("-", "_") in _OF_TORCHRUN)
         others = tuple(argument for argument in both if argument not in launched)
-        return CommandLine((), launched, "", others, line, script.assigned)
+        return CommandLine((), launched, "", others, line, script.assigned, script.sourced)
     launch, program = tuple(texts[0][:ends]), texts[0][ends]
     before, behind = (_arguments(part, named) for part in (words[:ends], words[ends + 1 :]))
-    return CommandLine(launch, before, program, behind, line, script.assigned)
+    return CommandLine(launch, before, program, behind, line, script.assigned, script.sourced)
 
 
 def _training(script: Script, telling: Collection[str], named: re.Pattern[str]) -> list[ShellCommand]:

@@ -233,7 +233,7 @@ def checked_settings(
             remedy = f"make it {setting.allowed[0]!r}" if setting.allowed else "leave it out, or switch it off"
             raise wrong(place, f"{shown} is {short(value)}, which isn't planned; {remedy}")
         values[shown] = value
-        if setting.use == "aside" or "*" in settings:
+        if setting.use == "aside":
             aside.setdefault(line_of(place) or 0, []).append(shown)
     ignored = ((f"line {line}: " if line else "") + ", ".join(names) for line, names in aside.items())
     return Configuration(
@@ -251,7 +251,7 @@ def _places(
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, value in data.items():
         yield (*outer, key), value
-        if key in sections and isinstance(value, dict) and len(outer) < 2:
+        if key in sections and isinstance(value, dict) and len(outer) < 3:
             yield from _places(value, sections, (*outer, key))
 
 

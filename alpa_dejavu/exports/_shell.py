@@ -69,6 +69,7 @@ class Script:
     def __init__(self, text: str) -> None:
         self._variables, self.commands = Variables({}), list[ShellCommand]()
         self.assigned: dict[str, int] = {}  # the variables that are set, also for one command, with their last lines
+        self.sourced: list[tuple[str, int]] = []  # the files that are read into it, with their lines
         self._read(ShellText(text, self._variables, 1, None, 0), 0, None)
 
     def _read(self, text: ShellText, depth: int, outer: Unknown | None) -> None:
@@ -152,6 +153,7 @@ class Script:
                     variables.values.pop(other, None)
         elif name in ("source", ".") and not text_of(words[-1]).endswith("activate"):
             variables.spend(EACH * len(variables.values), line)
+            self.sourced.append((text_of(words[1]) if words[1:] else "", line))
             for variable in list(variables.values):
                 self._unsure(variable, line, "the file that is read here may set it anew; set it behind that")
         elif name == "set" and "--" in others:
@@ -184,6 +186,7 @@ class Script:
         inner._variables = variables
         inner._read(ShellText("".join(parts), variables, line, unknown, self._depth + 1), self._depth + 1, self._why)
         self.commands += inner.commands
+        self.sourced += inner.sourced
 
     def _keyword(self, word: str, line: int) -> None:
         """Reads what is behind a word of the language."""

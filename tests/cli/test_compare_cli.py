@@ -154,6 +154,20 @@ def test_an_unknown_gpu_is_told_to_rest_on_another_ground(folder):
     )  # fmt: skip
 
 
+def test_what_plan_notes_and_equal_plans_are_told(folder):
+    sizes = "transformer:hidden=64,blocks=2,heads=4,vocabulary=128,sequence=16"
+    asked = ["--model", sizes, "--batch", 16, "--objective", "price", "--no-cache"]
+    clusters = ["--cluster", "p3.16xlarge", "--cluster", "2 x p3.16xlarge"]
+    by_alpa = "priced as Alpa runs it, the default"
+    assert by_alpa in run("compare", *asked, *clusters).stdout
+    done = run("compare", *asked, *clusters, "--runtime", "megatron")
+    assert by_alpa not in done.stdout
+    assert re.search(r"^note +1 x p3.16xlarge, 2 x p3.16xlarge: V100.* has no rate for .* bfloat16", done.stdout, re.M)
+    assert re.search(r"^note +2 x p3.16xlarge: p3.16xlarge-1 is left unused", done.stdout, re.M)
+    assert "1 x p3.16xlarge and 2 x p3.16xlarge take the same plan, and seconds and price are equal" in done.stdout
+    assert " % of draws" not in done.stdout
+
+
 def test_the_file_can_be_standard_output(folder):
     done = run("compare", *SHARED, *TWO, "--saving", "remat", "--json", "-")
     assert [cell["saving"] for cell in json.loads(done.stdout)["cells"]] == ["remat", "remat"]

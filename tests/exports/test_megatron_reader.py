@@ -127,7 +127,7 @@ def test_what_divides_the_model_is_applied(tmp_path, more, expected):
     assert {name: getattr(outline, name) for name in expected} == expected
 
 
-EXPERTS = "--num-experts 8 --disable-bias-linear --expert-model-parallel-size 4"
+EXPERTS = "--num-experts 8 --disable-bias-linear --expert-model-parallel-size 4 --moe-grouped-gemm"
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,21 @@ EXPERTS = "--num-experts 8 --disable-bias-linear --expert-model-parallel-size 4"
         ("--context-parallel-size 2 --cp-comm-type p2p a2a+p2p", "--cp-comm-type p2p a2a+p2p is priced as p2p: keys"),
         ("--fp8-format e4m3 --first-last-layers-bf16 --num-layers-at-end-in-bf16 3",
          "--first-last-layers-bf16: 4 blocks compute in bf16, but are priced in float8"),
+        ("--num-experts 8 --disable-bias-linear", "experts are without --moe-grouped-gemm, but priced with it"),
+        ("--attention-dropout 0.1 --hidden-dropout 0.0", "--attention-dropout 0.1 is priced as 0, without masks"),
         ("--no-bias-gelu-fusion", "--no-bias-gelu-fusion is priced as fused"),
     ],
 )  # fmt: skip
 def test_what_is_priced_otherwise_is_told(tmp_path, more, otherwise):
     (sentence,) = read(tmp_path, f"--bf16 {more}").otherwise
     assert sentence.startswith(otherwise)
+
+
+def test_a_file_that_a_script_reads_in_is_told(tmp_path):
+    (tmp_path / "run.sh").write_text(f"source common.sh\n{RUN}--bf16\n")
+    assert TARGETS["megatron"].reader(tmp_path / "run.sh", 8, None).ignored[0] == (
+        "line 1: source common.sh, whose variables aren't read"
+    )
 
 
 def test_products_in_pieces_are_priced_so(tmp_path):

@@ -402,6 +402,12 @@ def test_without_o2_it_is_priced_as_with_it_and_told(tmp_path):
         ("megatron-bridge", {"model.hidden_size": "${model.nothing}"}, r"isn't a value of this file; write it out"),
         ("megatron-bridge", {"model.hidden_size": "${model.hidden_size}"}, r"isn't a value of this file; write it"),
         ("megatron-bridge", {"model": ["a", "b"]}, r"model is \['a', 'b'\], but must be a section of fields"),
+        ("nemo-1", {"model.hidden_size": "${.ffn_hidden_size}", "model.ffn_hidden_size": "${.nothing}"},
+         r"model.ffn_hidden_size is '\$\{.nothing\}', which isn't a value of this file"),
+        ("nemo-1", {"trainer.precision": 32, "model.fp8": True}, r"model.fp8 is without bf16 beside it, .*; train in"),
+        ("nemo-1", {"model.fp8": True, "model.transformer_engine": False}, r"transformer_engine is False, but must be "
+         "true for products in 8 bits"),
+        ("nemo-1", {"model.transformer_engine": "no"}, r"transformer_engine is 'no', but must be true or false"),
         ("nemo", {"trainer.num_nodes": 2}, r"line \d+: 2 nodes of 8 devices aren't the 8 devices of the cluster"),
         ("nemo", {"data": {"_factory_": "mock"}}, r"_factory_ 'mock' makes fields by code, which isn't run"),
         ("nemo", {"trainer.callbacks.0._target_": "mine.Hook"}, r"_target_ 'mine.Hook' isn't of nemo"),
@@ -421,6 +427,32 @@ def test_a_wrong_field_is_an_error_of_one_line_with_its_place(tmp_path, name, ch
     assert "yaml, line " in str(error.value)
     assert "\n" not in str(error.value)
     assert "--" not in str(error.value).replace("--cluster and --hosts", "").replace("--model", "")
+
+
+def test_a_recipe_for_the_other_source_is_told(tmp_path):
+    with pytest.raises(ValueError, match=r"line \d+: trainer is a section of recipes for nemo; give --from nemo$"):
+        read(tmp_path, NEMO_2, "megatron-bridge")
+    with pytest.raises(ValueError, match=r"line \d+: train is a section of recipes for megatron-bridge; give --from"):
+        read(tmp_path, BRIDGE, "nemo")
+
+
+def test_references_are_read_from_where_they_stand(tmp_path):
+    fields = {"model.max_position_embeddings": 8192, "model.encoder_seq_length": "${.max_position_embeddings}",
+              "model.data.seq_length": "${model.encoder_seq_length}"}  # fmt: skip
+    same(tmp_path, changed(NEMO_1, fields), "nemo", LLAMA + PLAN)
+
+
+def test_kernels_of_nemo_1_are_priced_or_told(tmp_path):
+    plain = read(tmp_path, changed(NEMO_1, {"model.use_flash_attention": False}), "nemo")
+    assert plain.priced_by["attention"] == "plain"
+    flash = {"model.use_flash_attention": False, "model.transformer_engine": True}
+    fused = read(tmp_path, changed(NEMO_1, flash), "nemo")
+    assert "attention" not in fused.priced_by
+    assert any(text.startswith("use_flash_attention false is priced as true") for text in fused.otherwise)
+    engine = read(tmp_path, changed(NEMO_1, {"model.transformer_engine": False}), "nemo")
+    assert any(text.startswith("model.transformer_engine false is priced as true") for text in engine.otherwise)
+    dropout = read(tmp_path, changed(NEMO_1, {"model.hidden_dropout": 0.1}), "nemo")
+    assert any(text.startswith("model.hidden_dropout 0.1 is priced as 0") for text in dropout.otherwise)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,22 @@ def test_linear_layers_in_eight_bits_are_applied(tmp_path):
     assert changed(tmp_path, 'flavor = "8B"', 'flavor = "8B"\nconverters = "mx"').model.precision == "mxfp8"
 
 
+def test_layers_that_a_filter_leaves_in_half_precision_are_told(tmp_path):
+    job = JOB.replace('flavor = "8B"', 'flavor = "8B"\nconverters = ["float8"]')
+    section = '[quantize.linear.float8]\nenable_fsdp_float8_all_gather = true\nprecompute = 1\nfilter_fqns = ["output"'
+    head = read(tmp_path, f"{job}{section}]")
+    assert (head.model.precision, head.model.gather, head.otherwise) == ("float8", "fp8", ())
+    assert head.ignored[2:] == ("line 28: quantize.linear.float8.precompute",)
+    (small,) = read(tmp_path, f'{job}{section}, "auto_filter_small_kn"]').otherwise
+    assert small.endswith("is priced as if no product of the blocks was too small for 8 bits")
+    for name in ("wq", "attention", "layers.31"):
+        with pytest.raises(ValueError, match=rf"line 29: .*float8.filter_fqns has {name}, which leaves some"):
+            read(tmp_path, f'{job}{section}, "{name}"]')
+    with pytest.raises(ValueError, match=r"line 27: float8.filter_fqns is 'wq', but must be a list of names"):
+        read(tmp_path, f"{job}[float8]\nfilter_fqns = 'wq'\n")
+    assert read(tmp_path, f"{JOB}{section}, 'wq']").model.precision == "bfloat16"  # no converter reads it
+
+
 def test_settings_of_the_division_are_applied(tmp_path):
     grown = changed(tmp_path, "seq_len = 4096", "global_batch_size = 48")
     assert (grown.outline.batch, grown.outline.num_micro_batches, grown.model.sequence) == (48, 3, 2048)
@@ -358,6 +374,28 @@ def test_a_job_of_deepseek_as_people_write_it(tmp_path):
     alone = DEEPSEEK.replace(', "quantize.grouped_mm.float8"', "")
     with pytest.raises(ValueError, match=r"line 4: .* leaves experts in half precision.*; add quantize.g"):
         read(tmp_path, alone, 256)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("job.toml", "# nothing\n", "job.toml is empty, but must have a job's settings"),
+        ("job.toml", "[training]\nseq_len = 8192\n", "model.name is missing, but must be there to know the sizes"),
+        ("own.py", "from . import model_registry\ndef own() -> Trainer.Config:\n"
+         "    return Trainer.Config(model_spec=model_registry('8B'))\n", "'folder', which is the folder's name"),
+    ],
+)  # fmt: skip
+def test_a_job_without_a_known_model_says_so(tmp_path, name, text, said):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match=said):
+        read(tmp_path / "folder", text, name=name)
+
+
+def test_gradient_accumulation_beside_a_pipeline_is_told(tmp_path):
+    job = JOB.replace(TENSOR, PIPELINE).replace("seq_len = 4096", "global_batch_size = 24")
+    with pytest.raises(ValueError, match=r"line 14: .* is 24, but must be 8, .*: gradient accumulation beside a pipe"):
+        read(tmp_path, job)
+    assert read(tmp_path, job.replace("local_batch_size = 4", "local_batch_size = 12")).outline.num_micro_batches == 12
 
 
 def test_flavors_have_as_many_parameters_as_they_are_known_for(tmp_path):

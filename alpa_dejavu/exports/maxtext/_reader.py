@@ -145,6 +145,8 @@ def _otherwise(config: Configuration, outline: Outline, sizes: Transformer) -> I
     ring = config.one_of("context_parallel_strategy", ("all_gather", "ring")) == "ring"
     if ring and outline.context_parallel > 1:
         yield "context_parallel_strategy ring is priced as all_gather, which sends as much, and less hidden"
+    if sizes.num_experts > 1 and not config.flag("megablox", True):
+        yield "megablox false is priced as true, whose grouped products of experts take less time"
     rules = [name for name in RULES if name in config]
     if rules:
         yield f"{' and '.join(rules)} of {OWN_BASE} are taken to be MaxText's own"

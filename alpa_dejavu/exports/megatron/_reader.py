@@ -19,7 +19,14 @@ from alpa_dejavu.exports._command_line import (
 from alpa_dejavu.exports._outline import degrees_of
 from alpa_dejavu.exports._settings import Configuration, Setting, check_given, settings_of, short
 from alpa_dejavu.exports._target import Foreign
-from alpa_dejavu.exports.megatron._sizes import precision_of, size_values, sizes_of_arguments, training_of, value_of
+from alpa_dejavu.exports.megatron._sizes import (
+    precision_of,
+    real_of,
+    size_values,
+    sizes_of_arguments,
+    training_of,
+    value_of,
+)
 from alpa_dejavu.exports.megatron._writer import DEGREE_ARGUMENTS, INSTANCES, LAYOUT, blocks_of_layout
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.plans.outline import Outline
@@ -60,6 +67,7 @@ _PRICED_AS: Final = {
     "fp4-param-gather": "as if weights were gathered in 16 bits",
 }  # fmt: skip
 """How arguments are priced that runtimes' prices don't know."""
+_DROPOUTS: Final = ("attention-dropout", "hidden-dropout")
 _PLAIN: Final = ("unfused", "local")
 """Backends of attention that keep its scores."""
 _VIRTUAL: Final = ("num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage")
@@ -128,7 +136,9 @@ def _configuration(path: pathlib.Path, line: CommandLine) -> Configuration:
 
     values = {name: value_of(" ".join(argument.values)) if _SETTINGS[name].words else True
               for name, argument in applied.items()}  # fmt: skip
-    ignored = tuple(f"line {number}: {', '.join(names)}" for number, names in aside.items())
+    for name, number in line.sourced:
+        aside.setdefault(number, {})[f"source {name}, whose variables aren't read"] = None
+    ignored = tuple(f"line {number}: {', '.join(names)}" for number, names in sorted(aside.items()))
     return Configuration(values, wrong, "--", "; mend it", ignored)
 
 
@@ -180,6 +190,11 @@ def _otherwise(config: Configuration) -> tuple[str, ...]:
         f"--{_PIECES} is priced as if products waited for what tensor-parallel devices exchange":
             _PIECES in config and not _in_pieces(config) and config.number("tensor-model-parallel-size", 1) > 1,
         f"--{_DISPATCHER} {dispatcher} is priced as alltoall": dispatcher != "alltoall" and experts,
+        "experts are without --moe-grouped-gemm, but priced with it: their products are grouped, which takes less time":
+            "moe-grouped-gemm" not in config and config.number("num-experts", 0) > 0,
+    } | {
+        f"--{name} {config.get(name)} is priced as 0, without masks to make and to keep": real_of(config, name, 0) != 0
+        for name in _DROPOUTS
     } | {f"--{name} is priced {how}": name in config for name, how in _PRICED_AS.items()}  # fmt: skip
     return tuple(sentence for sentence, applies in sentences.items() if applies)
 

@@ -48,7 +48,7 @@ _DEEPEST = 10
 _CALLED: Final = {"_target_", "_factory_", "_partial_", "_call_", "_args_"}
 _APART: Final = {
     "model", "mixed_precision", "precision", "devices", "num_nodes", "fsdp", "ddp", "activation", "activation_func",
-    "gated_linear_unit", "megatron_amp_O2", "grad_sync_dtype",
+    "gated_linear_unit", "megatron_amp_O2", "grad_sync_dtype", "transformer_engine",
 }  # fmt: skip
 """Fields that stand for several arguments, or for none."""
 _DTYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -106,7 +106,7 @@ class _Recipe:
 
     def __init__(self, path: pathlib.Path, runtime: str) -> None:
         self._file: CheckedFile[dict[str, Any]] = read_checked_yaml(path, dict[str, Any], _REMEDY)
-        self._sections = settings_of(runtime)
+        self._runtime, self._sections = runtime, settings_of(runtime)
         self._values: dict[str, Any] = {}  # of Megatron's arguments; False, None: they aren't given
         self._places: dict[str, Place] = {}  # where these are from
         self._apart: dict[str, _RecipeField] = {}  # the fields that are read apart, by their names
@@ -119,6 +119,9 @@ class _Recipe:
         if not isinstance(defaults, list) or any(entry != "_self_" for entry in defaults):
             why = f"defaults is {short(defaults)}, which are other files; write out what they compose"
             raise self._wrong(("defaults",), why)
+        for own, other, source in (("train", "trainer", "nemo"), ("trainer", "train", "megatron-bridge")):
+            if self._runtime != source and other in self._file.data and own not in self._file.data:
+                raise self._wrong((other,), f"{other} is a section of recipes for {source}; give --from {source}")
         self._check_called(self._file.data, ())
         for field in sorted(self._fields(self._file.data, ()), key=lambda field: field.rank):
             self._take(field)
@@ -222,15 +225,15 @@ class _Recipe:
         if isinstance(value, str) and "${" in value:
             match = _WITHIN.fullmatch(value)
             outer = field.place[: len(field.place) - len(match[1])] if match and match[1] else ()
-            target: Any = self._file.data
+            target, at = self._file.data, list[str | int]()
             for part in (*outer, *match[2].split(".")) if match and deep < _DEEPEST else ("",):
                 key = int(part) if isinstance(target, list) and str(part).isdigit() else part
                 try:
-                    target = target[key]
+                    target, at = target[key], [*at, key]
                 except (KeyError, IndexError, TypeError):
                     why = f"is {short(value)}, which isn't a value of this file; write it out"
                     raise self._wrong(field.place, f"{_dotted(field.place)} {why}") from None
-            return self._plain(field, target, deep + 1)
+            value = self._plain(_RecipeField(tuple(at), target), target, deep + 1)  # It may refer to what is near it.
         if value == "???":
             raise self._wrong(field.place, f"{_dotted(field.place)} is '???', but must be given; write it out")
         if isinstance(value, dict) and "_target_" in value and {*value} <= _CALLED:
@@ -328,6 +331,8 @@ class _Recipe:
             values |= {flag: value for flag, value in usual.items() if not self._says_over(flag)}
         interleaved = (values.get("num-virtual-stages-per-pipeline-rank") or 1) != 1
         values["no-overlap-p2p-communication"] = interleaved and values.get("no-overlap-p2p-communication", True)
+        values.setdefault("moe-grouped-gemm", True)  # Classes and recipes have it.
+        self._attend()
         self._share()
         by_nemo_1 = "precision" in self._apart and self._apart["precision"].place == ("trainer", "precision")
         if half and by_nemo_1 and not self._value("megatron_amp_O2"):
@@ -341,6 +346,20 @@ class _Recipe:
             raise self._wrong(self._apart["devices"].place, why)
         if not values.get("global-batch-size"):
             raise self._wrong_argument("global-batch-size", "--global-batch-size is missing, but must be there; add it")
+
+    def _attend(self) -> None:
+        """Sets the arguments on the kernels that NeMo 1 computes with."""
+        engine, flash = self._value("transformer_engine"), self._values.get("use-flash-attn")
+        if engine not in (None, True, False):
+            raise self._must_be("transformer_engine", "true or false")
+        if engine is False:
+            if self._values.get("fp8-format"):
+                raise self._must_be("transformer_engine", "true for products in 8 bits, which it computes")
+            self._notes.append("model.transformer_engine false is priced as true, whose kernels take less time")
+        if flash is False and engine is not True:
+            self._values.setdefault("attention-backend", "unfused")
+        elif flash is False:
+            self._notes.append("use_flash_attention false is priced as true: transformer_engine fuses attention, too")
 
     def _counted(self, name: str) -> int | None:
         """Returns how many devices, or nodes, a field says; None: all that are there."""

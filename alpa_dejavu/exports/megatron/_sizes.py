@@ -85,7 +85,7 @@ def size_arguments(model: Transformer) -> dict[str, str | None]:
         arguments |= {"group-query-attention": None, "num-query-groups": model.kv_heads}
     arguments |= {name: value for name, field in _COUNTS.items() if (value := getattr(model, field))}
     if model.num_experts:
-        arguments |= {"moe-ffn-hidden-size": model.feed_forward}
+        arguments |= {"moe-ffn-hidden-size": model.feed_forward, "moe-grouped-gemm": None}
     if model.capacity:
         arguments |= {"moe-expert-capacity-factor": model.capacity, "moe-pad-expert-input-to-capacity": None}
     if model.dense_blocks and model.experts_every == 1:
@@ -185,7 +185,8 @@ def precision_of(config: Configuration) -> str:
         if name in config:
             config.one_of(name, formats)
             if "bf16" not in config:
-                raise config.wrong(name, f"--{name} is without --bf16, which isn't priced; add --bf16")
+                why = "is without bf16 beside it, which isn't priced; train in bf16, or leave it out"
+                raise config.wrong(name, f"--{name} {why}")
             recipe = config.one_of("fp8-recipe", tuple(_RECIPES), "delayed")
             return "nvfp4" if name == "fp4-format" else _RECIPES[recipe]
     return "bfloat16" if "bf16" in config else "float16" if "fp16" in config else "float32"
@@ -211,14 +212,14 @@ def _positions(config: Configuration, tokens: int) -> dict[str, Any]:
         latent = "multi-latent-attention" in config
         fields: dict[str, Any] = {"rotary": True, "rotary_base": config.number("rotary-base", 10000)}
         yarn = config.one_of("rope-type", ("rope", "yarn") if latent else ("rope",), "yarn" if latent else "rope")
-        factor = _number(config, "rotary-scaling-factor", 1.0)
+        factor = real_of(config, "rotary-scaling-factor", 1.0)
         if yarn == "yarn" and factor > 1:
             return {**fields, "rotary_scaling": factor, "rotary_scaling_kind": "yarn"}
         if factor != 1:
             raise config.must_be("rotary-scaling-factor", "1.0 without yarn and latent attention")
         if "use-rope-scaling" in config:
-            fields["rotary_scaling"] = _number(config, "rope-scaling-factor", 8.0)
-        share = _number(config, "rotary-percent", 1.0)
+            fields["rotary_scaling"] = real_of(config, "rope-scaling-factor", 8.0)
+        share = real_of(config, "rotary-percent", 1.0)
         if share != 1:
             hidden, heads = config.number("hidden-size"), config.number("num-attention-heads")
             fields["rotated"] = int(config.number("kv-channels", hidden // heads) * share)
@@ -253,7 +254,7 @@ def _capacity(config: Configuration) -> float:
     name, pads = "moe-expert-capacity-factor", "moe-pad-expert-input-to-capacity"
     if (name in config) != (pads in config):
         raise config.wrong(name if name in config else pads, f"--{name} is planned with --{pads} alone; give both")
-    return _number(config, name, 0.0)
+    return real_of(config, name, 0.0)
 
 
 def _vocabulary(config: Configuration) -> int:
@@ -325,7 +326,8 @@ def _repeated(node: ast.expr) -> list[int] | int:
     raise ValueError("another expression")
 
 
-def _number(config: Configuration, name: str, usual: float) -> float:
+def real_of(config: Configuration, name: str, usual: float) -> float:
+    """Returns an argument's finite number, or the usual one; ValueError for another value."""
     try:
         value = float(config.get(name, usual))
     except (TypeError, ValueError):

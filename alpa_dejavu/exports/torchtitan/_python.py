@@ -124,6 +124,7 @@ def _model(path: pathlib.Path, module: Module, spec: Any, line: int, lines: Line
         if called in _CONVERTERS and value.fields:
             quantize.setdefault(kind, {})[width] = value.fields
             lines[("quantize", kind)] = value.line
+            lines |= {("quantize", kind, width, key): line for key, line in value.lines.items()}
     return {**({"model": model} if model else {}), **({"quantize": quantize} if quantize else {})}
 
 

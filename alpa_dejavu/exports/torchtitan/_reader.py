@@ -38,14 +38,23 @@ _FLAVORS: Final = {
 """Models and flavors, by the names that their sizes are known by."""
 _KERNELS = re.compile(r"_(flex|varlen)(_attn)?$")
 """How names of flavors end that differ in the kernel of attention alone."""
+_SECTIONS: Final = ("", "quantize.linear.", "quantize.dense.")
+"""What is in front of a converter's name, and of its settings."""
 _CONVERTERS: Final = {
     f"{prefix}{kind}": precision
-    for prefix in ("", "quantize.linear.", "quantize.dense.")
+    for prefix in _SECTIONS
     for kind, precision in (("float8", "float8"), ("mx", "mxfp8"))
 }  # fmt: skip
 """The precisions that converters of linear layers make of bfloat16."""
 _GROUPED: Final = {"quantize.dense": "quantize.moe"}
 """How converters of experts are named where those of linear layers are; others: "quantize.grouped_mm"."""
+_PRODUCTS: Final = (
+    *(f"attention.{name}" for name in ("wq", "wk", "wv", "wo", "wq_a", "wq_b", "wkv_a", "wkv_b")),
+    *(f"{layer}.w{n}" for layer in ("feed_forward", "moe.shared_experts") for n in (1, 2, 3)),
+)  # fmt: skip
+"""How the linear layers of a block are named."""
+_BY_SIZE: Final = "auto_filter_small_kn"
+"""A filter that leaves out what is too small to gain."""
 _LOADED = ("zb_h1", "v_half", "v_min")
 """Schedules that the CSV alone has."""
 _SPLIT = re.compile(r"layers\.(\d{1,6})")
@@ -77,9 +86,9 @@ def read_torchtitan(
     """
     settings = read_settings(path, config)
     settings.one_of("optimizer.name", ("Adam", "AdamW"), "AdamW")
-    sizes = _sizes(settings, model)
+    sizes = _sizes(settings, model, path)
     outline = _outline(settings, num_devices, sizes.num_blocks, path)
-    otherwise = tuple(_otherwise(settings, outline))
+    otherwise = tuple(_otherwise(settings, outline, sizes.precision))
     divided = outline.tensor_parallel == 1 or settings.flag(f"{_DIVISION}enable_sequence_parallel", True)
     parts = settings.get("compile.components", ["model", "loss"])
     compiled = settings.flag("compile.enable") or settings.flag("training.compile")
@@ -99,7 +108,7 @@ def read_torchtitan(
     return Foreign(outline, sizes, settings.ignored, priced_by, otherwise, divided, by)
 
 
-def _otherwise(config: Configuration, outline: Outline) -> Iterator[str]:
+def _otherwise(config: Configuration, outline: Outline, precision: str) -> Iterator[str]:
     """Yields what of a configuration is priced otherwise."""
     waits = [name for name in _ASYNC if config.flag(name)]
     waits += [_GEMMS] if config.one_of(_GEMMS, ("default", "dist_gemm"), "default") != "default" else []
@@ -112,6 +121,9 @@ def _otherwise(config: Configuration, outline: Outline) -> Iterator[str]:
         exchange = config.one_of(name, ("standard", "deepep", "hybridep", "minimal_async_ep"), "standard")
         if outline.expert_parallel > 1 and exchange != "standard":
             yield f"{name} {exchange} is priced as standard, whose all-to-alls take longer"
+    for key, filters in _filters(config, precision):
+        if _BY_SIZE in filters:
+            yield f"{key} {_BY_SIZE} is priced as if no product of the blocks was too small for 8 bits"
     if str(config.get("model.attn_backend")) in ("flex", "varlen"):
         yield f"model.attn_backend {config.get('model.attn_backend')} is priced as a fused kernel of sdpa's"
     if str(config.get("loss")).startswith("ChunkedLossWrapper"):
@@ -121,7 +133,7 @@ def _otherwise(config: Configuration, outline: Outline) -> Iterator[str]:
         yield f"{_HIDES} is priced as if all-to-alls weren't hidden behind another micro-batch"
 
 
-def _sizes(config: Configuration, model: Transformer | None) -> Transformer:
+def _sizes(config: Configuration, model: Transformer | None, path: pathlib.Path) -> Transformer:
     """Returns the model's sizes: those that are given, or those of the flavor."""
     precision = config.one_of("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
     sequence = config.number("training.seq_len", 2048)
@@ -135,8 +147,13 @@ def _sizes(config: Configuration, model: Transformer | None) -> Transformer:
             raise config.wrong("model.flavor", given_otherwise(f"{name!r} has the sizes of {flavor!r}", other))
     if model is not None:
         sizes, sequence = model, sequence if "training.seq_len" in config else model.sequence
+    elif not name:
+        why = "model.name is missing, but must be there to know the sizes; add it and a flavor, or give --model"
+        raise config.wrong("model", why)
     elif sizes is None:
-        why = f"the sizes of {name!r} {flavor!r} aren't known; give --model, such as its config.json"
+        folder = path.suffix == ".py" and name == path.absolute().parent.name
+        whence = ", which is the folder's name, as its own model_registry is imported," if folder else ""
+        why = f"the sizes of {name!r}{whence} {flavor!r} aren't known; give --model, such as its config.json"
         raise config.wrong("model.flavor", why)
     return _narrowed(config, dataclasses.replace(sizes, sequence=sequence, precision=precision, gather=""))
 
@@ -160,11 +177,23 @@ def _narrowed(config: Configuration, model: Transformer) -> Transformer:
     if model.num_experts and len(names) < 2 and not config.get("float8.moe_fqns_prototype"):
         raise config.wrong(key, f"{key} leaves experts in half precision, which isn't planned; add {grouped[0]}")
     narrow, gather = _CONVERTERS[linear[0]], "enable_fsdp_float8_all_gather"
-    sections: list[Any] = [config.get(f"quantize.{part}") for part in ("linear", "dense")]
-    inner = [section.get("float8") for section in sections if isinstance(section, dict)]
-    newer = any(isinstance(section, dict) and section.get(gather) is True for section in inner)
-    gathers = narrow == "float8" and (config.flag(f"float8.{gather}") or newer)
+    gathers = narrow == "float8" and any(config.flag(f"{section}float8.{gather}") for section in _SECTIONS)
+    for key, filters in _filters(config, narrow):
+        products = [f"layers.{block}.{product}" for block in range(model.num_blocks) for product in _PRODUCTS]
+        left = [part for part in filters if any(part in name for name in products)]
+        if left:
+            why = f"{key} has {', '.join(left)}, which leaves some of blocks' products in half precision"
+            raise config.wrong(key, f"{why}, but must have none of these to be planned; leave them out")
     return dataclasses.replace(model, precision=narrow, gather="fp8" if gathers else "")
+
+
+def _filters(config: Configuration, precision: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields the settings that leave layers in half precision by parts of their names, with these."""
+    for key in [f"{name}.filter_fqns" for name, narrow in _CONVERTERS.items() if narrow == precision]:
+        filters = config.get(key, [])
+        if not isinstance(filters, list) or not all(isinstance(part, str) for part in filters):
+            raise config.must_be(key, "a list of names")
+        yield key, filters
 
 
 def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pathlib.Path) -> Outline:
@@ -187,6 +216,12 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pat
         if _ROUNDS in config:
             count = config.number(_ROUNDS, 0, least=0) or len(blocks)
             rest = local % count
+        if batch > local * replicas and not batch % (local * replicas):
+            raise config.wrong(
+                "training.global_batch_size", f"training.global_batch_size is {batch}, but must be {local * replicas}, "
+                f"training.local_batch_size on {replicas} replicas: gradient accumulation beside a pipeline isn't "
+                f"planned; make training.local_batch_size {batch // replicas} instead",
+            )  # fmt: skip
         rest = rest or batch - local * replicas
         schedule = _schedule(config, len(blocks) // ranks, len(blocks), count, path)
     if rest or not count:

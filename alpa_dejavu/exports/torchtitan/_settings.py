@@ -53,13 +53,15 @@ def _of_toml(path: pathlib.Path, text: str) -> tuple[Sections, Lines]:
     except (RecursionError, ValueError) as error:
         why = "it is too deep" if isinstance(error, RecursionError) else error
         raise ValueError(f"{path}: this isn't TOML: {why}; {REMEDY}") from None
-    section, lines = "", Lines()
+    if not data:
+        raise ValueError(f"{path} is empty, but must have a job's settings; {REMEDY}")
+    section, lines = tuple[str, ...](), Lines()
     for number, row in enumerate(text.splitlines(), 1):
         if (begins := _SECTION.match(row)) is not None:
-            section = begins[1]
-            lines[(section,)] = number
+            section = tuple(begins[1].split("."))
+            lines[section] = number
         elif (key := _KEY.match(row)) is not None:
-            lines.setdefault((section, key[1]) if section else (key[1],), number)
+            lines.setdefault((*section, key[1]), number)
     for name, value in data.items():
         if not isinstance(value, dict):
             why = f"{name} is outside of all sections; put it into one, or leave it out"

@@ -114,6 +114,7 @@ class Figures:
     stages: Count
     micro_batches: Count
     uses: Names  # what its stages do to keep less: "remat", "ZeRO-1", "ZeRO-3", "offload"
+    notes: Names  # what `plan` notes of it, such as hosts left idle or a dtype that a GPU has no rate for
     parallelism: Words  # its degrees of parallelism, ZeRO and recomputation, in the field's words
     ground: Words  # what predicts its seconds: a calibration, models of GPUs' kernels, data sheets, or this machine
     # The expected step of the same plan on the ground that all clusters of the order have in common; None: its own is.
@@ -171,6 +172,7 @@ def figures(
         stages=len(plan.stages),
         micro_batches=plan.num_micro_batches,
         uses=_used_savings(plan),
+        notes=plan.notes,
         parallelism=parallelism_text(plan),
         ground=ground,
         common_s=None if common is None else common.plan.expected_s,
