@@ -73,6 +73,12 @@ def _show_all(context: click.Context, parameter: click.Parameter, asked: bool) -
         context.exit()
 
 
+def _help_all() -> GroupedOption:
+    return GroupedOption(
+        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=_show_all
+    )
+
+
 class Command(click.Command):
     """A command whose help ends with examples, each with all its words, with rows under a title, which a function makes
     when they are shown, and with what its figures rest on, if any. Rare options are in `--help-all` alone.
@@ -88,11 +94,7 @@ class Command(click.Command):
     ) -> None:
         super().__init__(*arguments, **named)
         self.examples, self.rests_on, self.rows = tuple(examples), rests_on, rows
-        self.params.append(
-            GroupedOption(
-                ["--help-all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=_show_all
-            )
-        )
+        self.params.append(_help_all())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the options: those that most people need, or with `--help-all` each under its heading."""
@@ -135,6 +137,10 @@ class CommandGroup(click.Group):
     """A group of commands that are listed in the order in which they were added, each with its whole first sentence."""
 
     command_class = Command
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.params.append(_help_all())
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names of the commands, in the order in which they were added."""

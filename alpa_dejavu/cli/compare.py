@@ -96,6 +96,7 @@ def compare(
             model, clusters, batch, savings=[way for way in SAVINGS if {way.name, "all"} & {*savings}], steps=whole,
             attention=attention or "", **choices,
         )  # fmt: skip
+    written = [] if json_path is None else write_output(json_path, comparison_text(comparison))
     to = console(takes_stdout(json_path))
     of = f"batch {comparison.batch}" + ("" if whole is None else f", {units.counted(whole, 'step')}")
     to.print(f"{model_title(comparison.model)}, {of}, on {units.counted(len(comparison.clusters), 'cluster')}:")
@@ -108,8 +109,7 @@ def compare(
         to.fact(name, text)
     if choices["runtime"] is None and transformer_size(comparison.model) is not None:
         to.print(BY_DEFAULT)
-    if json_path is not None:
-        to.wrote(write_output(json_path, comparison_text(comparison)))
+    to.wrote(written)
 
 
 def _table(comparison: Comparison) -> Table:
@@ -203,7 +203,7 @@ def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     for measure in MEASURES:
         yield from _by_saving(comparison, f"by {measure}", lambda order: _order_text(comparison, order), measure)
     if len(comparison.clusters) > 2:
-        yield "how sure", "what follows 'then' is so in 90 % of draws of how far off seconds may be, 'perhaps' in fewer"
+        yield "how sure", "'then' holds in at least 90 % of draws of the predictions' errors, 'perhaps' in fewer"
     reasons = dict.fromkeys(reason for order in comparison.orders for reason in _reasons(comparison, order))
     yield from (("can't be told", reason) for reason in reasons)
     for change in (change for measure in MEASURES for change in comparison.changes(measure)):
@@ -250,12 +250,13 @@ def _reasons(comparison: Comparison, order: Order) -> Iterator[str]:
             yield f"{first} and {other} take the same plan, and seconds and price are equal"
             continue
         share = 100 * order.before[order.clusters.index(first)][order.clusters.index(other)]
-        why = f"{first} is before {other} by {order.measure} in {share:.0f} % of draws of how far off seconds may be"
+        why = f"{first} is before {other} by {order.measure} in {share:.0f} % of draws of the predictions' errors"
         if a.ground != b.ground:
             one_s, other_s = (figures.common_s or figures.expected_step_s for figures in (a, b))
             faster = first if one_s < other_s else other
             times = units.number(round(max(one_s, other_s) / min(one_s, other_s), 2))
-            why += f": some are by {a.ground}, some by {b.ground}; on one ground {faster} is {times} times as fast"
+            why += f": some seconds are by {a.ground}, some by {b.ground}; on one ground "
+            why += f"{faster} is {times} times as fast"
         yield why
 
 

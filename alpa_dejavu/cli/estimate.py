@@ -62,7 +62,7 @@ def estimate(
         estimator = PlanEstimator(plan, model, cluster, trust_model=trust_model, **pricing)
         planned = estimator.estimate(plan)
         fits = what_fits(plan, estimator) if lacking(planned.plan) else ""
-    to = console(takes_stdout(*paths))
+    to, written = console(takes_stdout(*paths)), write_outputs(planned, *paths)
     print_planned(planned, to, "estimated", fits)
     to.fact("the file says", units.seconds(plan.step_s))
-    to.wrote(write_outputs(planned, *paths))
+    to.wrote(written)

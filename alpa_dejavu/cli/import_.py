@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -82,10 +83,13 @@ def import_(
     if sequence is not None and read is not None and sequence != read.sequence:
         why = f"sequence is {sequence}, but {path} says {read.sequence}"
         raise ValueError(f"{why}; leave --sequence out, or change the file")
+    ignored = [f"ignored: {'; '.join(imported.ignored)}"] if imported.ignored else []
+    written = write_outputs(imported.result, json_path, None, None, None)
+    noted = dataclasses.replace(imported.result, plan=dataclasses.replace(plan, notes=(*plan.notes, *ignored)))
+    written += write_outputs(noted, None, None, html_path, None)
     print_planned(imported.result, to, "estimated", fits)
-    if imported.ignored:
-        to.print(f"ignored: {'; '.join(imported.ignored)}")
-    written = write_outputs(imported.result, json_path, None, html_path, None)
+    for line in ignored:
+        to.print(line)
     if faster_path is not None:
         with working("planning for what is faster"):
             from alpa_dejavu.planning import plan_model
@@ -94,6 +98,6 @@ def import_(
             pricing["attention"] = pricing["attention"] or ""
             runs_on = "" if plan.priced_by is None else plan.priced_by.runs_on
             best = plan_model(plan.model, cluster, hosts, plan.batch or 1, runs_on=runs_on, **pricing).plan
-        print_difference(plan, best, (f"yours, {path}", f"faster, {faster_path}"), to)
         written += write_output(faster_path, plan_text(best))
+        print_difference(plan, best, (f"yours, {path}", f"faster, {faster_path}"), to)
     to.wrote(written)

@@ -125,13 +125,13 @@ def _serve(objective: str, asked: Mapping[str, Any], options: Mapping[str, Any])
             runtime=options["runtime"] or "alpa",
             overlap=options["overlap"],
         )
-    to = console(takes_stdout(json_path, html_path))
-    print_serving_plan(plan, to)
     written = [] if json_path is None else write_output(json_path, serving_text(plan))
     if html_path is not None:
         from alpa_dejavu.report import serving_report
 
         written += write_output(html_path, serving_report(plan))
+    to = console(takes_stdout(json_path, html_path))
+    print_serving_plan(plan, to)
     to.wrote(written)
 
 

@@ -175,8 +175,8 @@ def division_options(command: F) -> F:
         ("--shard", GroupSize(), "Data-parallel devices over which ZeRO shards: a number, those of a host, or all; "
          "several such groups are replicas (HSDP).  [default: chosen]"),
         ("--experts", count, "Expert-parallel degree, over data-parallel devices.  [default: chosen]"),
-        ("--context", count, "Context-parallel degree; like experts and shard, for a transformer given by its sizes, "
-         "under a runtime that has it.  [default: chosen]"),
+        ("--context", count, "Context-parallel degree. It, --experts and --shard need a transformer of known sizes "
+         "and a runtime that has them.  [default: chosen]"),
         ("--pipeline", count, "Pipeline-parallel degree: so many equal parts of the devices.  [default: chosen]"),
         ("--tensor", count, "Tensor-parallel degree.  [default: chosen]"),
     ):  # fmt: skip

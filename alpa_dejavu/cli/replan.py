@@ -93,18 +93,20 @@ def replan(
                 slicing=slicing, calibration=calibration, memory_margin=memory_margin,
                 checkpoint_bytes_per_s=checkpoint_bytes_per_s,
             )  # fmt: skip
-    to = console(takes_stdout(json_path, python_path))
-    left_out = (*without, *(replica_devices(before, without_replica) if without_replica else ()))
-    _print_replanned(replanned, before, left_out, to)
+    written, lacking = list[pathlib.Path](), ""
     if python_path is not None:
         from alpa_dejavu.exports.alpa_code import alpa_code
 
-        to.wrote(write_output(python_path, alpa_code(replanned.plan)))
+        written += write_output(python_path, alpa_code(replanned.plan))
     if json_path is not None:
         files, lacking = write_pair(replanned.plan, replanned.kept, json_path)
-        to.wrote(files)
-        if lacking:
-            to.print(lacking)
+        written += files
+    to = console(takes_stdout(json_path, python_path))
+    left_out = (*without, *(replica_devices(before, without_replica) if without_replica else ()))
+    _print_replanned(replanned, before, left_out, to)
+    to.wrote(written)
+    if lacking:
+        to.print(lacking)
 
 
 def _print_replanned(replanned: Replanned, before: Plan, without: tuple[str, ...], to: Pages) -> None:

@@ -74,13 +74,13 @@ def spend(
             model, named_cluster(cluster, hosts), batch, seconds, plan=plan, own=trial == "auto",
             trial=Trial(seeds, steps), on_way=say,
         )  # fmt: skip
+    written = [] if json_path is None else write_output(json_path, json.dumps(spending.data(), indent=1) + "\n")
     to = console(takes_stdout(json_path))
     to.print(_table(spending))
     to.print()
     for name, text in _facts(spending):
         to.fact(name, text)
-    if json_path is not None:
-        to.wrote(write_output(json_path, json.dumps(spending.data(), indent=1) + "\n"))
+    to.wrote(written)
 
 
 def _table(spending: Spending) -> Table:

@@ -35,7 +35,7 @@ _WITH_LAYERS = ("recompute", "ZeRO", "auto-sharding", "offload", *DEGREES)
 def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
     """Yields each difference of two plans as texts: the name of the choice, such as "schedule", and both its values."""
     outlines = outlines_of(first, second)
-    rows = _stage_changes(first, second) if outlines is None else _choice_changes(*outlines)
+    rows = _stage_changes(first, second) if outlines is None else _choice_changes(first, second, *outlines)
     both = first.priced_by and second.priced_by
     pricing = [_pricing(plan.priced_by) for plan in (first, second) if both] or [{}, {}]
     of_prices = [(what, text, pricing[1][what]) for what, text in pricing[0].items()]
@@ -44,12 +44,15 @@ def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
     yield from (row for row in (*rows, *trained, *of_prices, corrections) if row[1] != row[2])
 
 
-def _choice_changes(first: Outline, second: Outline) -> Iterator[tuple[str, str, str]]:
+def _choice_changes(first: Plan, second: Plan, own: Outline, other: Outline) -> Iterator[tuple[str, str, str]]:
     for what, text in _OF_OUTLINES.items():
-        yield what, text(first), text(second)
-    if (first.pipeline, first.chunks) == (second.pipeline, second.chunks):
-        blocks = [grouped(list(map(str, outline.blocks))) for outline in (first, second)]
+        yield what, text(own), text(other)
+    if (own.pipeline, own.chunks) == (other.pipeline, other.chunks):
+        blocks = [grouped(list(map(str, outline.blocks))) for outline in (own, other)]
         yield _BLOCKS, blocks[0], blocks[1]
+    hosts = [", ".join(dict.fromkeys(name_ranges(stage.hosts) for stage in plan.stages)) for plan in (first, second)]
+    if list(first.devices_of_hosts) != list(second.devices_of_hosts):
+        yield _ORDER, hosts[0], hosts[1]
 
 
 def _stage_changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
@@ -57,10 +60,10 @@ def _stage_changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
     if _chunks_differ(first, second):
         first_text, other = (f"{plan.schedule}: {stages_text(plan)}" for plan in (first, second))
         yield "schedule", first_text, other
-        return
-    yield "schedule", first.schedule, second.schedule
-    if len(first.stages) != len(second.stages):
-        yield "stages", stages_text(first), stages_text(second)
+    else:
+        yield "schedule", first.schedule, second.schedule
+        if len(first.stages) != len(second.stages):
+            yield "stages", stages_text(first), stages_text(second)
     for what in (*_shape_changes(first, second), *_WITH_LAYERS):
         of, text = _OF_STAGES[what]
         if _differ(first, second, of):
@@ -83,7 +86,7 @@ def between(first: Plan, second: Plan, names: Collection[str]) -> Plan:
     else:
         outline = _outline_between(*outlines, names)
         count, schedule = outline.num_micro_batches, outline.schedule
-        stages = outline.stages(first.devices_of_hosts)
+        stages = outline.stages(of(_ORDER).devices_of_hosts)
     return dataclasses.replace(
         first,
         model=_model_between(first, second, names),
@@ -129,7 +132,7 @@ def outlines_of(first: Plan, second: Plan) -> tuple[Outline, Outline] | None:
 
     A plan that its outline doesn't make again has stages that differ in more than it can say.
     """
-    if list(first.devices_of_hosts.items()) != list(second.devices_of_hosts.items()):
+    if first.devices_of_hosts != second.devices_of_hosts:
         return None
     try:
         outlines = Outline.of(first), Outline.of(second)
@@ -188,10 +191,9 @@ def _chunks_differ(first: Plan, second: Plan) -> bool:
 
 def _stages(first: Plan, second: Plan, of: Callable[[str], Plan]) -> Iterator[StagePlan]:
     if _chunks_differ(first, second):
-        yield from of("schedule").stages
-        return
-    if len(first.stages) != len(second.stages):
-        shapes: Sequence[StagePlan] = of("stages").stages
+        shapes: Sequence[StagePlan] = of("schedule").stages
+    elif len(first.stages) != len(second.stages):
+        shapes = of("stages").stages
     else:
         shapes = [_shape(n, first, second, of) for n in range(len(first.stages))]
     whole = shapes[-1].layers[1] + 1
@@ -226,7 +228,7 @@ def _alike(plan: Plan, n: int, stage: StagePlan, count: int, num_layers: int) ->
 
 
 def _shape_changes(first: Plan, second: Plan) -> tuple[str, ...]:
-    if len(first.stages) != len(second.stages):
+    if len(first.stages) != len(second.stages) or _chunks_differ(first, second):
         return ()
     same = [stage.submesh for stage in first.stages] == [stage.submesh for stage in second.stages]
     return ("layers", "logical meshes", "hosts") if same else ("layers", "submeshes")
@@ -328,6 +330,7 @@ _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]
 """For each thing in which stages may differ its value, and text for a row of stages."""
 
 _BLOCKS = "blocks of stages"
+_ORDER = "order of hosts"
 _OF_OUTLINES: dict[str, Callable[[Outline], str]] = {
     "tensor": lambda outline: str(outline.tensor_parallel),
     "context": _degree_text("context"),

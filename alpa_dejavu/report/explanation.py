@@ -120,10 +120,13 @@ def _slowest(plan: Plan) -> Iterator[str]:
     seconds = [sum(plan.stages[n].cost_s for n in stages) for stages in on]
     slowest, mean = max(range(len(seconds)), key=seconds.__getitem__), sum(seconds) / len(seconds)
     if len(seconds) > 1 and seconds[slowest] > 1.02 * mean:
-        which = " with ".join(map(str, on[slowest]))
+        *others, last = map(str, on[slowest])
+        which, them = f"stage {last} is", "it"
+        if others:
+            which, them = f"stages {', '.join(others)} and {last} (chunks of the same devices) are", "them"
         yield (
-            f"stage {which} is the slowest: {units.seconds(seconds[slowest])} for a micro-batch, "
-            f"{100 * (seconds[slowest] / mean - 1):.0f} % above the average stage; the others wait for it"
+            f"{which} the slowest: {units.seconds(seconds[slowest])} for a micro-batch, "
+            f"{100 * (seconds[slowest] / mean - 1):.0f} % above the average stage; the others wait for {them}"
         )
 
 

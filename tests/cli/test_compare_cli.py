@@ -149,7 +149,7 @@ def test_an_unknown_gpu_is_told_to_rest_on_another_ground(folder):
     times = own["1 x ours"]["expected_step_s"] / own["1 x roomy"]["common_s"]
     assert re.search(r"^soonest +can't be told: 1 x \w+ or 1 x \w+$", done.stdout, re.MULTILINE)
     assert re.search(
-        rf"^can't be told +{first} is before {other} by seconds in \d+ % of draws .*: some are by .*, some by .*; "
+        rf"^can't be told +{first} is before {other} by seconds in \d+ % of draws .*: some seconds are by .*, some .*; "
         rf"on one ground 1 x (ours|roomy) is {max(times, 1 / times):.4g} times as fast$", done.stdout, re.MULTILINE,
     )  # fmt: skip
 

@@ -91,6 +91,11 @@ def test_help_all_lists_the_options_of_plan_under_headings():
     assert listed_options(cluster) == ["--cluster", "--hosts"]
 
 
+@pytest.mark.parametrize("group", ["calibration", "playground"])
+def test_a_group_has_help_all(group):
+    assert help_of(group, option="--help-all") == help_of(group)
+
+
 @every
 def test_an_option_says_what_it_is_in_words_that_stand_alone(words):
     for parameter in ALL[words].params:

@@ -1,12 +1,17 @@
 """Configurations of other runtimes: what is wrong in them is said by its line, and what is left aside, too."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
 from alpa_dejavu._util import units
+from alpa_dejavu.clusters.figures import write_cluster
 from alpa_dejavu.exports import TARGETS, import_plan, read_model
 from alpa_dejavu.layers.models import Transformer, transformer_size
+from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Offload
 from alpa_dejavu.testing import example_cluster
 
@@ -259,6 +264,23 @@ def test_an_imported_plan_is_estimated_and_runs_where_it_came_from(tmp_path):
         import_plan(tmp_path / "run.sh", "megatron", example_cluster(2, 4), cache=False)
     with pytest.raises(ValueError, match="source is 'jaxpp', but must be one of megatron, torchtitan, deeps"):
         import_plan(tmp_path / "run.sh", "jaxpp", example_cluster(1, 4))
+
+
+def test_files_are_written_though_nobody_reads_what_is_printed(tmp_path):
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    write_cluster(example_cluster(1, 4), tmp_path / "cluster.json")
+    read, write = os.pipe()
+    os.close(read)
+    words = "import run.sh --from megatron --cluster cluster.json --json plan.json --html page.html".split()
+    paths = os.pathsep.join(map(os.path.abspath, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-m", "alpa_dejavu", *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths},
+        stdout=write, stderr=subprocess.PIPE, text=True, timeout=600,
+    )  # fmt: skip
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "Error: standard output can't be written: Broken pipe\n")
+    assert read_plan(tmp_path / "plan.json").step_s > 0
+    assert "ignored: " in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 LLAMA = {

@@ -238,6 +238,7 @@ def test_a_division_that_a_runtime_has_with_others_alone_is_refused():
         ("megatron", {"latent_rank": 128, "kv_heads": 32, "rotary_size": 64}, "rotary_scaling is 8.0, but must be 1.0"),
         ("maxtext", {"window": 128}, "window is 128, but must be left out to be written for maxtext"),
         ("megatron", {"biases": "attention"}, "biases is 'attention', but must be"),
+        ("torchtitan", {"precision": "float8", "gather": "fp8"}, "gather is 'fp8', but must be left out to be written"),
         ("torchtitan", {"precision": "nvfp4"}, "precision is 'nvfp4', but must be 'bfloat16' or 'float32' or"),
         ("maxtext", {"rotary_scaling": 4.0}, "rotary_scaling is 4.0, but must be 1.0 or 8.0"),
         ("maxtext", {"biases": "all"}, "biases is 'all', but must be 'none' or 'qkv'"),

@@ -12,6 +12,7 @@ from alpa_dejavu.planning.changed.replanning import fallback
 from alpa_dejavu.planning.changed.state_migration import devices_of, layer_state, moves
 from alpa_dejavu.planning.given.other_schedules import improved_order, with_better_schedules
 from alpa_dejavu.planning.search._polish import ANY_SCHEDULE, under
+from alpa_dejavu.planning.search.restriction import restriction
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, check_schedule_of, runtimes_of, schedules_of
 from alpa_dejavu.plans import plan_data, read_plan, write_plan
 from alpa_dejavu.plans.difference import differences
@@ -155,6 +156,10 @@ def test_who_can_run_a_plan_is_said():
     precise = dataclasses.replace(traced, layer_option="manual", model=f"{SIZES},precision=float8")
     assert runtimes_of(precise)["deepspeed"].startswith("precision is 'float8', but must be 'bfloat16'")
     assert runtimes_of(precise)["alpa"] == "precision is 'float8', but must be left out"
+    gathered = dataclasses.replace(precise, model=f"{precise.model},gather=fp8")
+    assert runtimes_of(gathered)["torchtitan"] == "gather is 'fp8', but must be left out"
+    # Jobs of earlier releases gather so, and what would be faster is looked for as what they can run.
+    assert restriction("torchtitan", 8, gathered.model) is not None
     plain, folded = (dataclasses.replace(plan, layer_option="manual") for plan in (traced, folded))
     others = {"maxtext": "no 1f1b in a pipeline there", "galvatron": "3 stages aren't a power of two"}
     assert runtimes_of(plain) == {**dict.fromkeys(RUNTIMES, ""), **others}

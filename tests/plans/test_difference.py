@@ -146,6 +146,26 @@ def test_what_a_user_sets_is_a_row_each_and_plans_in_between_keep_devices_and_ba
     assert len(seen) == 2 * len(rows) + 2
 
 
+def test_another_order_of_the_same_hosts_hides_no_setting():
+    outline = Outline(128, 16, "interleaved_4", 8, 2, (2,) * 8, ("layer",) * 8)
+    plan, changed_to = outlined(outline), {"tensor_parallel": 1, "data_parallel": 16, "remat": ("none",) * 8}
+    other = dataclasses.replace(outline, num_micro_batches=8, **changed_to)
+    turned = dataclasses.replace(outlined(other), stages=tuple(other.stages({f"h{n}": 8 for n in (2, 3, 0, 1)})))
+    rows = differences(plan, turned, lambda plan: float(len(plan.stages[0].remat) + plan.stages[0].logical_mesh[0]))
+    assert [(row.what, row.second) for row in rows] == [
+        ("tensor", "1"), ("recompute", "none"), ("order of hosts", "h[2-3], h[0-1]"),
+    ]  # fmt: skip
+    assert [row.cost_s for row in rows] == [8.0, -1.0, 0.0]
+
+
+def test_other_chunks_of_stages_that_no_user_sets_so_hide_neither_remat_nor_zero():
+    plan = changed(outlined(Outline(128, 16, "interleaved", 8, 2, (4,) * 4, ("none",) * 4)), zero=[0, 2, 0, 2])
+    folded = outlined(Outline(128, 16, "interleaved_4", 8, 2, (2,) * 8, ("layer",) * 8, 2))
+    rows = differences(plan, folded, lambda plan: float(sum(len(on.remat) + on.zero for on in plan.stages)))
+    assert [row.what for row in rows] == ["schedule", "recompute", "ZeRO"]
+    assert sum(row.cost_s for row in rows) == 8 * 7 - (4 * 4 + 4)
+
+
 def test_stages_that_no_user_sets_so_are_told_apart_by_their_own_differences():
     outline = Outline(128, 16, "1f1b", 4, 4, (8, 8), ("none", "none"))
     plan = outlined(outline)

@@ -231,6 +231,10 @@ def test_the_slowest_stage_is_named_and_evening_helps():
     plan = plan_of(quick((0, 0)), quick((1, 1), compute_s=0.06, forward_s=0.02, backward_s=0.04), step_s=0.27)
     found = explain(plan)
     assert any(note.startswith("stage 1 is the slowest: 60 ms") and "33 %" in note for note in found.notes)
+    stages = (quick((n, n), compute_s=0.03 + 0.03 * (n % 2)) for n in range(4))
+    chunks = plan_of(*stages, schedule="interleaved", step_s=1.0)
+    words = "stages 1 and 3 (chunks of the same devices) are the slowest"
+    assert any(note.startswith(words) and note.endswith("wait for them") for note in explain(chunks).notes)
     # Evened out both take 0.045 s: (2 + 4 - 1) times that.
     assert saved(found, "stages that all take equally long") == pytest.approx(5 * 0.045)
 

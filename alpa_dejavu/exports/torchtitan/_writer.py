@@ -91,11 +91,6 @@ def llama_spec(sizes: Transformer) -> str:
 def _quantized(sizes: Transformer, compiled: bool) -> str:
     if sizes.precision not in _CONVERTERS:
         return ""
-    if sizes.gather:
-        raise ValueError(
-            f"gather is {sizes.gather!r}, but must be left out to be written for torchtitan, whose release 0.3.0 "
-            "gathers in half precision; plan again without gather in --precision"
-        )
     kind, *linear = _CONVERTERS[sizes.precision]
     calls = {f"{kind}LinearConverter": linear} | ({f"{kind}GroupedExpertsConverter": []} if sizes.num_experts else {})
     for own in calls.values():

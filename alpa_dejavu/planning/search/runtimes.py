@@ -148,7 +148,8 @@ class Runtime:
 
 
 def _either(values: Sequence[object]) -> str:
-    return "above 0" if isinstance(values, range) else " or ".join(map(repr, values))
+    words = ("left out" if value == "" else repr(value) for value in values)
+    return "above 0" if isinstance(values, range) else " or ".join(words)
 
 
 _TRAINING = {
@@ -234,8 +235,8 @@ RUNTIMES = {
         schedules=("1f1b", "gpipe", "interleaved", "zb_h1", "zb_v", "v_half", "v_min", "dualpipe_v"),
         unlike_remat=False,
         offload=(OFFLOADED[:3],),
-        trains={"gather": ("", "fp8")},
-        models=({"precision": ("bfloat16", "float32", "float8", "mxfp8")},),
+        trains={"gather": ("", "fp8")},  # jobs of earlier releases may gather in 8 bits
+        models=({"precision": ("bfloat16", "float32", "float8", "mxfp8"), "gather": ("",)},),
     ),
     "maxtext": Runtime(
         degrees=("context_parallel", "expert_parallel", "sharded"),
