@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alpa_dejavu._util.jax_api import core
+from alpa_dejavu._util.jax_api import core, new_jaxpr
 from alpa_dejavu.sharding._build_program import layer_program
 from alpa_dejavu.sharding.layer_sharding import COLLECTIVE_PHASES
 from alpa_dejavu.sharding.layers import LayerJaxprs, kinds_of, solvers_on, stage_layers
@@ -89,10 +89,8 @@ def rename(jaxpr, names):
     def new(atom):
         return atom if isinstance(atom, core.Literal) else names.get(atom, atom)
 
-    return core.Jaxpr(
-        jaxpr.constvars, [new(v) for v in jaxpr.invars], [new(v) for v in jaxpr.outvars],
-        [eqn.replace(invars=[new(v) for v in eqn.invars]) for eqn in jaxpr.eqns],
-    )
+    equations = [eqn.replace(invars=[new(v) for v in eqn.invars]) for eqn in jaxpr.eqns]
+    return new_jaxpr(map(new, jaxpr.invars), map(new, jaxpr.outvars), equations, constants=jaxpr.constvars)
 
 
 def shapes(**sizes):
