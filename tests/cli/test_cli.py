@@ -265,7 +265,7 @@ def test_an_improved_order_of_passes_is_written_beside_the_plan(run, tmp_path):
     result = run(*ASKED, "--order", tmp_path / "order.csv")
     assert result.exit_code == 0, result.stderr
     assert "order of passes" in result.stdout
-    others = "megatron, deepspeed, galvatron, torchtitan, jaxpp: its layers aren't the blocks of a transformer"
+    others = "megatron, deepspeed, galvatron, torchtitan, maxtext, jaxpp: its layers aren't the blocks of a transformer"
     assert f"runs on                 alpa; not {others}" in result.stdout
     order = read_schedule(tmp_path / "order.csv")
     assert (order.num_devices, order.num_micro_batches) == (2, 4)
