@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import jax
 from jax import dtypes, lax
 
 from alpa_dejavu._util.jax_api import core, new_jaxpr, without_dead_code
-from alpa_dejavu.layers._jaxprs import is_in, named, on_names, renamed, variables
+from alpa_dejavu.layers._jaxprs import derived_from, is_in, named, on_names, renamed
 from alpa_dejavu.layers.features.structure import structure
 
 
@@ -60,7 +60,7 @@ class LayerPasses:
 
 
 @functools.lru_cache(maxsize=1024)
-def depending(layer: Alike, active: tuple[bool, ...]) -> list[bool]:
+def depending(layer: Alike, active: tuple[bool, ...]) -> tuple[bool, ...]:
     """Returns which of a layer's results depend on its active operands, which depend on trained parameters."""
 
     def tangents(operands: list[Any], moves: list[Any]) -> list[Any]:
@@ -71,7 +71,8 @@ def depending(layer: Alike, active: tuple[bool, ...]) -> list[bool]:
     shapes = [_shape(var) for var in layer.jaxpr.invars]
     moves = list(itertools.compress(shapes, active))
     jaxpr = jax.make_jaxpr(tangents)(shapes, moves).jaxpr
-    return _reached(jaxpr, jaxpr.invars[len(shapes) :])
+    derived = derived_from(jaxpr.eqns, jaxpr.invars[len(shapes) :])
+    return tuple(is_in(slope, derived) for slope in jaxpr.outvars)
 
 
 def _filled(layer: Alike, active: tuple[bool, ...], operands: Sequence[Any], *chosen: Any) -> list[Any]:
@@ -139,22 +140,14 @@ def parts(layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...], rema
     ahead, back = _linearized(layer, active, pulled)
     num_results = len(layer.jaxpr.outvars)
     num_residuals = len(ahead.outvars) - num_results
-    reached = _reached(back, back.invars[num_residuals:])
+    derived = derived_from(back.eqns, back.invars[num_residuals:])
+    reached = [is_in(slope, derived) for slope in back.outvars]
     instantiate = [False] * num_residuals + [True] * sum(pulled)
     backward, used = without_dead_code(back, reached, instantiate)
     forward, _ = without_dead_code(ahead, [True] * num_results + list(used[:num_residuals]), True)
     answers = iter(reached)
     whole = LayerPasses(forward, backward, tuple(on and next(answers) for on in active))
     return _rematerialised(layer, whole) if remat else whole
-
-
-def _reached(jaxpr: core.Jaxpr, starts: Iterable[core.Var]) -> list[bool]:
-    """Which results of a jaxpr are computed from some of its operands."""
-    reached = set(starts)
-    for equation in jaxpr.eqns:
-        if not reached.isdisjoint(variables(equation.invars)):
-            reached.update(equation.outvars)
-    return [is_in(atom, reached) for atom in jaxpr.outvars]
 
 
 def _rematerialised(layer: Alike, whole: LayerPasses) -> LayerPasses:

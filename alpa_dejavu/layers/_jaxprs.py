@@ -51,6 +51,15 @@ def live_equations(equations: Sequence[core.JaxprEqn], wanted: Iterable[core.Ato
     return alive[::-1]
 
 
+def derived_from(equations: Iterable[core.JaxprEqn], sources: Iterable[core.Var]) -> frozenset[core.Var]:
+    """Returns the sources, and all variables of a jaxpr's equations that are computed from them."""
+    derived = set(sources)
+    for equation in equations:
+        if not derived.isdisjoint(variables(equation.invars)):
+            derived.update(equation.outvars)
+    return frozenset(derived)
+
+
 def renamed(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core.JaxprEqn], list[core.Atom]]:
     """Returns a jaxpr's equations and results on other operands, with new variables for all that it computes."""
     names: dict[core.Var, core.Atom] = dict(zip(jaxpr.invars, operands, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, final
 
@@ -17,6 +17,7 @@ from alpa_dejavu.layers._capture import capturing, gradient_p
 from alpa_dejavu.layers._cluster import EquationClusters
 from alpa_dejavu.layers._jaxprs import (
     body,
+    derived_from,
     inlined,
     is_in,
     jaxpr_of,
@@ -132,7 +133,7 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
     names: dict[core.Var, core.Atom] = {}
     equations = list(inlined(outer.eqns, names, lambda equation: len(outer.eqns) == 1 or _has_gradient(equation)))
     results = [named(names, atom) for atom in outer.outvars]
-    data = _derived(equations, (v for v, is_data in zip(outer.invars, arguments.is_data, strict=True) if is_data))
+    data = derived_from(equations, (v for v, is_data in zip(outer.invars, arguments.is_data, strict=True) if is_data))
     with_gradient = [equation for equation in equations if _has_gradient(equation)]
     if not with_gradient:
         loss = jaxpr_of(equations, results)
@@ -219,15 +220,6 @@ def _plain(step: Callable[..., Any]) -> Callable[..., Any]:
     """The function that Alpa's `parallelize` has wrapped, or the step itself."""
     inner = getattr(step, "fun", None)
     return inner if type(step).__module__.startswith("alpa.") and callable(inner) else step
-
-
-def _derived(equations: Sequence[core.JaxprEqn], sources: Iterable[core.Var]) -> frozenset[core.Var]:
-    """The sources, and all that is made of them."""
-    derived = set(sources)
-    for equation in equations:
-        if not derived.isdisjoint(variables(equation.invars)):
-            derived.update(equation.outvars)
-    return frozenset(derived)
 
 
 def _split(

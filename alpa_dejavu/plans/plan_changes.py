@@ -16,9 +16,8 @@ from typing import Any
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import name_ranges
-from alpa_dejavu.plans.outline import DEGREES as OF_MESHES
-from alpa_dejavu.plans.outline import Outline
-from alpa_dejavu.plans.stage_rows import DEGREES, RECOMPUTED, degrees_text, mesh_text, recomputed_text
+from alpa_dejavu.plans.outline import DEGREES, Outline
+from alpa_dejavu.plans.stage_rows import DEGREE_TEXTS, RECOMPUTED, degrees_text, mesh_text, recomputed_text
 from alpa_dejavu.problem import ZERO_NAMES, NoPlanError, Plan, PricedBy, StagePlan
 from alpa_dejavu.problem.run import schedule_form
 
@@ -28,7 +27,7 @@ _MODELS = ("latency", "communication", "calibration")
 TRAINING = ("precision", "optimizer", "gather", "lora", "lora_targets", "frozen", "train_last")
 """The sizes in a model's text that say how it is trained, which its user sets."""
 _USUAL = "as usual"
-_WITH_LAYERS = ("recompute", "ZeRO", "auto-sharding", "offload", *DEGREES)
+_WITH_LAYERS = ("recompute", "ZeRO", "auto-sharding", "offload", *DEGREE_TEXTS)
 """The choices for a stage that go with its layers where the number of stages changes."""
 
 
@@ -146,7 +145,7 @@ def outlines_of(first: Plan, second: Plan) -> tuple[Outline, Outline] | None:
 
 
 def _outlined(stage: StagePlan) -> tuple[object, ...]:
-    degrees = (getattr(stage, name) for name in OF_MESHES)
+    degrees = (getattr(stage, name) for name in DEGREES)
     mesh = stage.layers, stage.submesh, tuple(stage.logical_mesh), stage.hosts
     return *mesh, _options(stage), stage.remat, stage.remat_share, stage.zero, stage.offloaded, *degrees
 
@@ -307,7 +306,7 @@ _Stages = Sequence[StagePlan]
 
 def _degrees_text(name: str, of: Sequence[StagePlan | Outline]) -> str:
     none = "all" if name == "shard" else "1"
-    return grouped([DEGREES[name](stage) or none for stage in of])
+    return grouped([DEGREE_TEXTS[name](stage) or none for stage in of])
 
 
 def _degree_text(name: str) -> Callable[[Outline], str]:
@@ -325,7 +324,7 @@ _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]
     "ZeRO": (lambda stage: stage.zero, lambda stages: grouped([ZERO_NAMES[stage.zero] for stage in stages])),
     "offload": (lambda stage: stage.offloaded, lambda stages: grouped([stage.offloaded.text for stage in stages])),
     "auto-sharding": (_options, lambda stages: grouped(list(map(_options_text, stages)))),
-    **{name: (text, functools.partial(_degrees_text, name)) for name, text in DEGREES.items()},
+    **{name: (text, functools.partial(_degrees_text, name)) for name, text in DEGREE_TEXTS.items()},
 }  # fmt: skip
 """For each thing in which stages may differ its value, and text for a row of stages."""
 

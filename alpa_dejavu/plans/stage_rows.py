@@ -136,7 +136,7 @@ def _shard(of: _Divided) -> str:
     return str(of.sharded or "")
 
 
-DEGREES: Mapping[str, Callable[[_Divided], str]] = {
+DEGREE_TEXTS: Mapping[str, Callable[[_Divided], str]] = {
     "context": _context, "expert": _experts, "shard": _shard,
 }  # fmt: skip
 """What divides a stage beside its logical mesh, by its name, each as text; "": nothing."""
@@ -180,7 +180,7 @@ def kept_text(of: StagePlan | MeshConfig) -> str:
 
 
 def _degrees_text(stages: Sequence[StagePlan | MeshConfig], pipeline: Sequence[str]) -> str:
-    more = {name: [text(of) or "1" for of in stages] for name, text in DEGREES.items() if name != "shard"}
+    more = {name: [text(of) or "1" for of in stages] for name, text in DEGREE_TEXTS.items() if name != "shard"}
     texts = [
         f"tensor {_span([of.tensor_parallel for of in stages])}",
         *pipeline,
@@ -290,7 +290,7 @@ _MESHES = (
 )
 _HOSTS = Column("hosts", lambda row: _hosts([row]), False, _hosts)
 _CHOICES = (
-    *itertools.starmap(_degree, DEGREES.items()),
+    *itertools.starmap(_degree, DEGREE_TEXTS.items()),
     Column("remat", lambda row: row.stage.remat_text, False),
     Column("ZeRO", lambda row: ZERO_NAMES[row.stage.zero], False),
 )
@@ -321,8 +321,8 @@ BRIEF = (*_PLACE, *_MESHES, _HOSTS, *_TIMES, _MEMORY, _HEADROOM)
 PLANNED = (*_PLACE, *_MESHES, _HOSTS, *_CHOICES, *_TIMES, _DRAWN, _HIDDEN, _MEMORY, _HEADROOM, _OFFLOAD, _OF_HOST)
 """The columns of a plan on the command line; those of which no row knows anything are left out."""
 LEAVE = (
-    "logical", *DEGREES, "ZeRO", "once a step", "transfers", "remat", "headroom", "hidden", "of the host", "offload",
-    "submesh", "collectives",
+    "logical", *DEGREE_TEXTS, "ZeRO", "once a step", "transfers", "remat", "headroom", "hidden", "of the host",
+    "offload", "submesh", "collectives",
 )  # fmt: skip
 """The columns that are left out first where there isn't room for all, in this order."""
 REPORTED = (

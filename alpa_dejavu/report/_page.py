@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import collections
 import dataclasses
 import functools
 import gzip
@@ -18,6 +17,7 @@ import jinja2
 from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.layers.models import model_title
+from alpa_dejavu.planning.given.footing import by_ground
 from alpa_dejavu.planning.inference import Phase, ServingPlan
 from alpa_dejavu.planning.inference.serving_plan import phase_rows, plan_facts
 from alpa_dejavu.planning.result import PlanningResult
@@ -90,14 +90,10 @@ def _sureness(planned: PlanningResult) -> dict[str, Any] | None:
         facts.append(("compared", f"{sure.candidates} plans{compared}"))
     facts.append(("interval from", sure.spread_from))
     parts = tables.grounds(planned)
-    shares = collections.defaultdict[str, float](float)
-    for part in parts:
-        shares[part.rests_on] += part.share
-    largest_first = sorted(shares.items(), key=lambda item: -item[1])
     return {
         "facts": facts,
         "bar": [(f"{name}: {100 * share:.0f} %", color_of(n), 100 * share)
-                for n, (name, share) in enumerate(largest_first)],
+                for n, (name, share, _) in enumerate(by_ground(parts))],
         "grounds": tables.ground_rows(parts),
     }  # fmt: skip
 

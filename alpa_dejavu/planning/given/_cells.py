@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from typing import Annotated, Any, final
 
@@ -23,7 +22,7 @@ from alpa_dejavu._util.format_fields import (
     listed,
     stated,
 )
-from alpa_dejavu.planning.given.footing import footings
+from alpa_dejavu.planning.given.footing import by_ground, footings
 from alpa_dejavu.planning.given.whole_run import WholeRun, whole_run
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.plans.stage_rows import parallelism_text
@@ -158,11 +157,7 @@ def figures(
     plan on the ground that all clusters of the order have in common, None if that is its own.
     """
     plan, sure = planned.plan, planned.confidence
-    shares, weighted = collections.defaultdict[str, float](float), collections.defaultdict[str, float](float)
-    for footing in footings(planned.table, planned.space, planned.choices, planned.run):
-        shares[footing.rests_on] += footing.share
-        weighted[footing.rests_on] += footing.share * footing.spread
-    largest_first = sorted(shares.items(), key=lambda item: -item[1])
+    parts = footings(planned.table, planned.space, planned.choices, planned.run)
     return Figures(
         step_s=plan.step_s,
         expected_step_s=plan.expected_s,
@@ -177,7 +172,7 @@ def figures(
         ground=ground,
         common_s=None if common is None else common.plan.expected_s,
         price_from=price_from,
-        footings=tuple(RestsOn(name, share, weighted[name] / share) for name, share in largest_first),
+        footings=tuple(RestsOn(*ground) for ground in by_ground(parts)),
         training=None if steps is None else whole_run(planned, steps),
     )
 

@@ -80,6 +80,19 @@ def footings(table: CostTable, space: SearchSpace, stages: Sequence[StageChoice]
     return tuple(sorted(parts, key=lambda part: -part.share))
 
 
+def by_ground(parts: Sequence[Footing]) -> list[tuple[str, float, float]]:
+    """Returns what parts rest on, each once with its share of the seconds and its mean spread, the largest share first.
+
+    >>> by_ground([Footing("products", "measured", 0.5, 0.25), Footing("other operators", "measured", 0.5, 0.75)])
+    [('measured', 1.0, 0.5)]
+    """
+    shares, weighted = collections.defaultdict[str, float](float), collections.defaultdict[str, float](float)
+    for part in parts:
+        shares[part.rests_on] += part.share
+        weighted[part.rests_on] += part.share * part.spread
+    return [(name, share, weighted[name] / share) for name, share in sorted(shares.items(), key=lambda item: -item[1])]
+
+
 def phases(costs: StageCostModel, run: Run) -> Iterator[tuple[str, int]]:
     """Yields each phase of a step, and how often the step goes through it, but for what remat computes again."""
     yield "forward", run.num_micro_batches
