@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -73,6 +74,29 @@ ENGINES: Final = {
             "ZeRO 3": _outline(data=2, zero=3),
         },
         environ={"DS_ACCELERATOR": "cpu"},
+    ),
+    "torchtitan": Engine(  # pipelines and FSDP of 0.3.0 need a PyTorch after 2.13, of which there is no CPU build
+        "torchtitan", "torchtitan", ("torch==2.14.1", "numpy", "packaging", "torchtitan"),
+        {
+            "pipeline of 3 and 1 blocks": _outline((3, 1)),
+            "ZeRO 3": _outline(data=2, zero=3),
+            "tensor parallel": _outline(tensor=2),
+        },
+    ),
+    "maxtext": Engine(  # its extras are for TPUs and GPUs
+        "maxtext", "maxtext",
+        (
+            "maxtext", "jax flax optax orbax-checkpoint grain aqtp qwix chex drjax tokamax jaxtyping pathwaysutils",
+            "cloud-accelerator-diagnostics ml-goodput-measurement google-cloud-mldiagnostics google-cloud-storage gcsfs",
+            "datasets transformers tiktoken sentencepiece safetensors pillow sympy jinja2 jsonlines psutil tabulate",
+            "ml-collections omegaconf pydantic tensorboardx",
+        ),
+        {
+            "pipeline of 2 and 2 blocks": _outline((2, 2), schedule="gpipe"),
+            "ZeRO 3": _outline(data=2, zero=3),
+            "tensor parallel": _outline(tensor=2),
+        },
+        python="python3.12", one_process=True,
     ),
 }  # fmt: skip
 
@@ -152,6 +176,7 @@ def _version(python: pathlib.Path, package: str) -> str:
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
+@functools.cache
 def _trained(name: str, outline: Outline, python: pathlib.Path) -> list[float]:
     """Exports an outline's plan and trains by its files; returns the losses. Raises RuntimeError with the last line of
     an error if a process fails, or doesn't end in time.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from alpa_dejavu._util.json_file import write_whole_bytes
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.exports import deepspeed, galvatron, jaxpp, maxtext, megatron, torchtitan
+from alpa_dejavu.exports import deepspeed, galvatron, maxtext, megatron, torchtitan
 from alpa_dejavu.exports._outline import sizes_of
 from alpa_dejavu.exports._target import CostedWriter, Files, PlainWriter, Target, Writer
 from alpa_dejavu.exports.alpa_code import alpa_code
@@ -69,7 +69,6 @@ _ALL = (
                 "maxtext", maxtext.RELEASE, maxtext.maxtext_files, f"{_RULES}; MaxText itself wasn't run",
                 maxtext.read_maxtext, ("hosts",),
             ),
-            ("jaxpp", jaxpp.RELEASE, jaxpp.jaxpp_files, f"{_RULES}; JaxPP itself wasn't run"),
         )
     ),
     Target(

@@ -262,8 +262,8 @@ def test_an_imported_plan_is_estimated_and_runs_where_it_came_from(tmp_path):
     assert not [note for note in plan.notes if "before plans held" in note or "the plan's" in note]
     with pytest.raises(ValueError, match="aren't the 8 devices"):
         import_plan(tmp_path / "run.sh", "megatron", example_cluster(2, 4), cache=False)
-    with pytest.raises(ValueError, match="source is 'jaxpp', but must be one of megatron, torchtitan, deeps"):
-        import_plan(tmp_path / "run.sh", "jaxpp", example_cluster(1, 4))
+    with pytest.raises(ValueError, match="source is 'alpa', but must be one of megatron, torchtitan, deeps"):
+        import_plan(tmp_path / "run.sh", "alpa", example_cluster(1, 4))
 
 
 def test_files_are_written_though_nobody_reads_what_is_printed(tmp_path):
