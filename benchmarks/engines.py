@@ -87,7 +87,8 @@ ENGINES: Final = {
         "maxtext", "maxtext",
         (
             "maxtext", "jax flax optax orbax-checkpoint grain aqtp qwix chex drjax tokamax jaxtyping pathwaysutils",
-            "cloud-accelerator-diagnostics ml-goodput-measurement google-cloud-mldiagnostics google-cloud-storage gcsfs",
+            "cloud-accelerator-diagnostics ml-goodput-measurement google-cloud-mldiagnostics",
+            "google-cloud-storage gcsfs",
             "datasets transformers tiktoken sentencepiece safetensors pillow sympy jinja2 jsonlines psutil tabulate",
             "ml-collections omegaconf pydantic tensorboardx",
         ),
@@ -209,9 +210,7 @@ def _facts(outline: Outline, model: Transformer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _started(
-    engine: Engine, name: str, python: pathlib.Path, folder: str, world: int
-) -> list[subprocess.Popen[str]]:
+def _started(engine: Engine, name: str, python: pathlib.Path, folder: str, world: int) -> list[subprocess.Popen[str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -108,6 +108,7 @@ def _torchtitan(files: Files, plan: Plan) -> None:
     local, batch = fields["local_batch_size"], fields["global_batch_size"]
     assert batch % (local * replicas) == 0, "the global batch must be a multiple of the local one on all replicas"
     assert fields["fsdp_reshard_after_forward"] in ("default", "always", "never")
+    assert fields["disable_cuda_graphs"] or (pipe, experts) == (1, 1), "graphs go without pipelines and experts"
     if pipe == 1:
         return
     assert local * replicas == batch, "a pipeline takes the whole batch at once"

@@ -11,6 +11,7 @@ from _model import Sizes, data_of, layer_of, loss_of
 
 
 def main():
+    """Trains, and prints the losses."""
     facts = json.loads(pathlib.Path(sys.argv[1], "run.json").read_text())
     deepspeed.init_distributed("gloo", verbose=False)
     count, across = facts["micro_batches"], facts["data_parallel"]

@@ -38,6 +38,7 @@ def _matrix(name, shape):
 
 
 def main():
+    """Trains, and prints the losses."""
     usual = train_utils.setup_train_loop
 
     def alike(*arguments, **more):
@@ -47,10 +48,10 @@ def main():
 
     train_utils.setup_train_loop = alike
     metrics = FOLDER / "metrics.jsonl"
-    settings = dict(
-        steps=FACTS["steps"], hardware="cpu", skip_jax_distributed_system=True, enable_checkpointing=False,
-        base_output_directory=FOLDER / "out", metrics_file=metrics, learning_rate=1e-2,
-    )  # fmt: skip
+    settings = {
+        "steps": FACTS["steps"], "hardware": "cpu", "skip_jax_distributed_system": True, "enable_checkpointing": False,
+        "base_output_directory": FOLDER / "out", "metrics_file": metrics, "learning_rate": 1e-2,
+    }  # fmt: skip
     train.main(["train", str(FOLDER / "maxtext_plan.yml"), *(f"{name}={value}" for name, value in settings.items())])
     losses = [json.loads(line)["learning/loss"] for line in metrics.read_text().splitlines()]
     print("\nLOSSES", json.dumps(losses), flush=True)

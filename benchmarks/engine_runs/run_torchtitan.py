@@ -6,14 +6,11 @@ import pathlib
 import sys
 import zlib
 
+import _cpu_for_torchtitan  # noqa: F401
 import torch
-
-# torchtitan asks PyTorch for an accelerator, and takes CUDA where there is none: it is told of the CPU.
-torch._utils._get_available_device_type = lambda: "cpu"
-
-import torchtitan_plan
 import torchtitan.components.metrics as metrics
 import torchtitan.distributed.utils as torchtitan_utils
+import torchtitan_plan
 from _model import Sizes, data_of
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torchtitan.components.dataloader import BaseDataLoader
@@ -23,7 +20,7 @@ from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAt
 FACTS = json.loads(pathlib.Path(sys.argv[1], "run.json").read_text())
 
 
-class NoMonitor:
+class _NoMonitor:
     """No monitor of memory, which is there for accelerators alone."""
 
     device_name = "cpu"
@@ -35,7 +32,7 @@ class NoMonitor:
         pass
 
 
-class NoTokenizer(BaseTokenizer):
+class _NoTokenizer(BaseTokenizer):
     """No tokenizer: tokens are there."""
 
     @dataclasses.dataclass(kw_only=True, slots=True)
@@ -55,7 +52,7 @@ class NoTokenizer(BaseTokenizer):
         return FACTS["vocabulary"]
 
 
-class Tokens(BaseDataLoader):
+class _Tokens(BaseDataLoader):
     """The same batch in each step, of which a replica has its part."""
 
     @dataclasses.dataclass(kw_only=True, slots=True)
@@ -80,7 +77,7 @@ class Tokens(BaseDataLoader):
         pass
 
 
-def begin(model):
+def _begin(model):
     """Gives each parameter what follows from its name, so that it begins alike wherever it is."""
     for name, parameter in model.named_parameters():
         name = name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
@@ -93,18 +90,19 @@ def begin(model):
 
 
 def main():
+    """Trains, and prints the losses where the last stage is."""
     config = torchtitan_plan.config()
     config.training.steps, config.metrics.log_freq, config.lr_scheduler.warmup_steps = FACTS["steps"], 1, 0
     config.training.disable_cuda_graphs = True
-    config.tokenizer, config.dataloader = NoTokenizer.Config(), Tokens.Config()
+    config.tokenizer, config.dataloader = _NoTokenizer.Config(), _Tokens.Config()
     # "FlexAttention does not support backward on CPU"
     for _, _, parent, name in list(config.model_spec.model.traverse(FlexAttention.Config)):
         setattr(parent, name, ScaledDotProductAttention.Config())
     torchtitan_utils.set_pg_timeouts = lambda *_, **__: None  # they go by the number of an accelerator
-    metrics.build_device_memory_monitor = NoMonitor
+    metrics.build_device_memory_monitor = _NoMonitor
     trainer, losses = config.build(), []
     for model in trainer.model_parts:
-        begin(model)
+        _begin(model)
     trainer.metrics_processor.log = lambda step, loss, *_, **__: losses.append(float(loss))
     trainer.train()
     last = trainer.parallel_dims.pp == 1 or trainer.pp_has_last_stage
