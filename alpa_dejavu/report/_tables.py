@@ -127,7 +127,7 @@ def runner_up_rows(planned: PlanningResult) -> ReportTable:
 def sensitivity_rows(plan: Plan) -> ReportTable:
     """Returns a table of how a step depends on the speed of devices, links and stages; what helps most is first."""
     rows = [[what, *slope_texts(together)] for what, together in alike(sensitivities(plan))]
-    heads = ["what", "1 % better saves", "1 % worse costs", "step where it is twice as good"]
+    heads = ["what", "1 % faster saves", "1 % slower costs", "step at twice the speed"]
     return {"heads": heads, "rows": rows, "kept": heads[:2]}
 
 

@@ -289,7 +289,7 @@ def test_explain_says_what_bounds_a_plan_and_what_would_help(run, tmp_path):
     assert result.exit_code == 0
     assert "iteration time          250 ms, " in result.stdout
     assert "devices that compute twice as fast" in result.stdout
-    assert "of the average device" in result.stdout
+    assert "a device's step, on average" in result.stdout
 
 
 def test_explain_says_what_to_speed_up_first(run, tmp_path):
