@@ -137,7 +137,8 @@ def _table(comparison: Comparison) -> Table:
                 table.add_row(*head, "not planned" if cell.fits else "doesn't fit")
                 continue
             row = dict(_cells(cell.figures, comparison.batch * (length or 1), length is not None))
-            table.add_row(*head, *(row[name] for name in figures), *([", ".join(cell.figures.uses) or "no saving"] if several else []))
+            used = [", ".join(cell.figures.uses) or "no saving"] if several else []
+            table.add_row(*head, *(row[name] for name in figures), *used)
     return table
 
 

@@ -58,7 +58,7 @@ def test_a_named_model_is_trained_so(tmp_path):
         (["--lora", "targets=all"], "'targets=all' must be as rank=N[,targets=attention|all]"),
         (["--lora", "rank=8,rank=8"], "'rank=8,rank=8' must be as rank=N"),
         (["--lora", "8,targets=mlp"], "lora_targets is 'mlp', but must be one of 'attention', 'all'"),
-        (["--frozen", "4bit"], "must be left out where the whole model is trained; give --lora rank=N or --train-last N"),
+        (["--frozen", "4bit"], "must be left out where the whole model is trained; give --lora rank=N or --train-last"),
         (["--precision", "fp9"], "precision is 'fp9', but must be one of"),
         (["--precision", "gather=fp8"], "'gather=fp8' must be as bf16|fp16|"),
         (["--precision", "bf16,gather=fp8"], "products aren't in FP8; give --precision fp8 with it"),

@@ -30,9 +30,7 @@ _NAMES = {
 
 
 def kept_cluster(plan: Plan, path: str | os.PathLike[str]) -> Cluster | None:
-    """Returns the cluster that is kept beside a plan's file, where that doesn't say of which machines it is itself; None
-    where it does, or nothing is kept.
-    """
+    """Returns the cluster that is kept beside a plan's file, where that doesn't name the machines itself; else None."""
     try:
         cluster_of_plan(plan)
     except ValueError:

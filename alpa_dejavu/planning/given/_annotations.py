@@ -81,8 +81,8 @@ def with_confidence(plan: Plan, chosen: Chosen) -> Plan:
     return _noted(
         plan,
         [
-            f"another plan has a longer iteration time, by which plans are ranked, but a shorter expected step, {better} "
-            f"instead of {own}: {units.counted(len(other.stages), 'stage')}{on}, "
+            f"another plan has a longer iteration time, by which plans are ranked, but a shorter expected step, "
+            f"{better} instead of {own}: {units.counted(len(other.stages), 'stage')}{on}, "
             f"{units.counted(other.run.num_micro_batches, 'micro-batch', 'micro-batches')}, {other.run.schedule}"
         ],
     )

@@ -109,8 +109,8 @@ def steps_of_tokens(tokens: int, batch: int, model: str, length: int | None = No
     length = length or tokens_of_sample(model)
     if length is None:
         raise ValueError(
-            f"tokens is {tokens}, but must be left out for {model}, whose name doesn't say how many a sample has; give the "
-            "number of steps or of samples, or if it is a function, the tokens of a sample (--sequence)"
+            f"tokens is {tokens}, but must be left out for {model}, whose name doesn't say how many a sample has; give "
+            "the number of steps or of samples, or if it is a function, the tokens of a sample (--sequence)"
         )
     return math.ceil(tokens / (batch * length))
 
