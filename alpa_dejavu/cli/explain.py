@@ -19,7 +19,7 @@ from alpa_dejavu.plans.plan_changes import stages_text
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.plans.table import fullest_parts
 from alpa_dejavu.problem import Plan
-from alpa_dejavu.simulation.sensitivity import alike, slope_texts
+from alpa_dejavu.simulation.sensitivity import alike, slope_texts, tells
 
 if TYPE_CHECKING:
     from alpa_dejavu.report.explanation import Explanation
@@ -108,7 +108,7 @@ def sensitivity_table(sensitivities: Sequence[Sensitivity]) -> Table:
         ("the new plan",),
         leave=("the new plan", "1 % slower costs", "of the step"),
     )
-    rows = alike(sensitivities)
+    rows = [row for row in alike(sensitivities) if tells(row[1])]
     for what, together in rows[:_MOST]:
         table.add_row(what, *_cells(together))
     if len(rows) > _MOST:

@@ -237,7 +237,8 @@ def _hidden(row: StageRow) -> str:
     stage = row.stage
     if not (stage.hidden_s or stage.hidden_per_step_s):
         return ""
-    return f"{units.seconds(stage.hidden_s)} + {units.seconds(stage.hidden_per_step_s)} a step"
+    once = f"{units.seconds(stage.hidden_per_step_s)} a step"
+    return f"{units.seconds(stage.hidden_s)} + {once}" if stage.hidden_s else once
 
 
 def _host_bytes(row: StageRow) -> str:

@@ -140,7 +140,7 @@ MIXTURE = Transformer(4096, 32, 32, 32000, 4096, kv_heads=8, feed_forward=14336,
 DIVIDED = Outline(64, 4, "1f1b", 8, 1, (32,), ("none",), 3)
 REFUSED = {
     "context_parallel": "context parallelism", "expert_parallel": "expert parallelism", "sharded": "ZeRO in groups",
-    "expert_tensor": "tensor .*within", "remat": "'recompute selective'", "remat_share": "'recompute full of 25% of the",
+    "expert_tensor": "tensor .*within", "remat": "'recompute selective'", "remat_share": "'recompute full of 25%",
 }  # fmt: skip
 CAN = {  # each division by the runtimes that have it, with what else it needs
     ("context_parallel", 2): "megatron torchtitan deepspeed galvatron maxtext",
@@ -228,7 +228,7 @@ def test_a_division_that_a_runtime_has_with_others_alone_is_refused():
         ("torchtitan", {"data_parallel": 4, "tensor_parallel": 2, "expert_parallel": 2}, "within experts there"),
         ("maxtext", {"zero": 2, "expert_parallel": 2}, "with ZeRO-1 there, but with ZeRO-3 over all"),
         ("deepspeed", {"zero": 2, "sharded": 4}, "no ZeRO-1 in groups of 4 there"),
-        ("deepspeed", {"zero": 2, "context_parallel": 2, "data_parallel": 4, "blocks": (16, 16)}, "in a pipeline there"),
+        ("deepspeed", {"zero": 2, "context_parallel": 2, "data_parallel": 4, "blocks": (16, 16)}, "in a pipeline"),
     ):
         outline = dataclasses.replace(DIVIDED, **changes)
         outline = dataclasses.replace(outline, remat=("none",) * len(outline.blocks))

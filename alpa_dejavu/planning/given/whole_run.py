@@ -65,7 +65,7 @@ def run_facts(run: WholeRun) -> list[tuple[str, str]]:
     return [
         ("training", f"{units.counted(run.steps, 'step')} in {units.hours(run.seconds, run.deviation_s)}"),
         ("device-hours", units.number(run.device_s / 3600)),
-        ("price", "unknown, as a host has no price_per_hour" if run.price is None else units.price(run.price)),
+        ("price", "unknown: a host's file has no price_per_hour" if run.price is None else units.price(run.price)),
         ("memory of a device", f"at most {units.size(run.device_bytes)}"),
         ("memory of a host", f"at most {units.size(max(kept))} offloaded" if kept else "nothing is offloaded to it"),
     ]
