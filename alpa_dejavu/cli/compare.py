@@ -292,7 +292,7 @@ def _reasons(comparison: Comparison, order: Order) -> Iterator[tuple[str, str]]:
             one_s, other_s = (figures.common_s or figures.expected_step_s for figures in (a, b))
             faster = first if one_s < other_s else other
             times = units.number(round(max(one_s, other_s) / min(one_s, other_s), 2))
-            why += f". Its seconds are by {a.ground}, those of {other} by {b.ground}; both by what is known of both, "
+            why += f". Its seconds are by {a.ground}, those of {other} by {b.ground}; priced on one ground "
             why += f"{faster} is {times} times as fast"
         yield "can't be told", why
 

@@ -57,7 +57,7 @@ def _choice_changes(first: Plan, second: Plan, own: Outline, other: Outline) -> 
 
 def _stage_changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
     if first.num_micro_batches != second.num_micro_batches:
-        yield "micro-batch", *map(_micro_batch_text, (first, second))
+        yield "micro-batch", _micro_batch_text(first), _micro_batch_text(second)
     if _chunks_differ(first, second):
         first_text, other = (f"{plan.schedule}: {stages_text(plan)}" for plan in (first, second))
         yield "schedule", first_text, other

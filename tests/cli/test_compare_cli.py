@@ -151,7 +151,7 @@ def test_an_unknown_gpu_is_told_to_rest_on_another_ground(folder):
     assert re.search(r"^soonest +can't be told: 1 x \w+ or 1 x \w+$", done.stdout, re.MULTILINE)
     assert re.search(
         rf"^can't be told +by seconds {first} is before {other} with a probability of \d+ %; 90 % would be sure\. Its "
-        rf"seconds are by .*, those of {other} by .*; both by what is known of both, 1 x (ours|roomy) is "
+        rf"seconds are by .*, those of {other} by .*; priced on one ground 1 x (ours|roomy) is "
         rf"{max(times, 1 / times):.4g} times as fast$", done.stdout, re.MULTILINE,
     )  # fmt: skip
 

@@ -138,8 +138,8 @@ def _activations_text(kept: float, of_micro_batch: float, reckoned: Sequence[Rec
         alike[kind, units.traffic(num_bytes)] = alike.get((kind, units.traffic(num_bytes)), 0) + count
     of_layers = " + ".join(f"{units.counted(count, kind)} x {text}" for (kind, text), count in alike.items())
     of_layers = of_layers or units.traffic(of_micro_batch)
-    count = units.number(kept / of_micro_batch)
-    flight = f"{count} micro-batch{'' if count == '1' else 'es'} in flight"
+    times = units.number(kept / of_micro_batch)
+    flight = f"{times} micro-batch{'' if times == '1' else 'es'} in flight"
     return f"{units.size(kept)}: {flight} x {f'({of_layers})' if ' + ' in of_layers else of_layers}"
 
 

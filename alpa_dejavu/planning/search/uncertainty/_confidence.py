@@ -13,7 +13,7 @@ from alpa_dejavu._util.ties import first_least
 from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolver
-from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, DIVIDED
+from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES
 from alpa_dejavu.planning.search.uncertainty._steps import DRAWS, interval, meet_plan, step_draws
 from alpa_dejavu.problem import Confidence
 
@@ -106,14 +106,14 @@ def spread_shares(steps_s: FloatArray, factors: Factors) -> str:
     whole = sum(shares.values())  # above 1 where the drawn factors of classes happen to go against each other
     parts = ((name, share / whole) for name, share in shares.items())
     most = sorted((pair for pair in parts if pair[1] >= _TOLD), key=lambda pair: -pair[1])
-    return ", ".join(f"{100 * share:.0f} % {name}" for name, share in most)
+    return ", ".join(f"{100 * share:.0f} % from {name}" for name, share in most)
 
 
 _TOLD = 0.05
 """Errors are named that make at least this share of the variance of a step's logarithm."""
 _BETWEEN = ("within hosts", "between hosts")
 _ERRORS = {
-    "doublings": f"an assumed {100 * DIVIDED:.0f} % for each doubling of a stage's devices",
+    "doublings": "dividing stages among devices (assumed)",
     "runtime": "the framework's own time",
 }
 
