@@ -292,5 +292,5 @@ def test_a_plan_with_the_shorter_expected_step_is_named():
     assert notes(candidates) == ()
     (note,) = notes([*candidates[::-1]])
     _, back_s = confidence_and_expected(candidates[::-1])
-    assert f"is shorter, {units.seconds(min(back_s))} instead of {units.seconds(back_s[0])}" in note
+    assert f"a shorter expected step, {units.seconds(min(back_s))} instead of {units.seconds(back_s[0])}" in note
     assert f"{len(candidates[0].stages)} stage" in note
