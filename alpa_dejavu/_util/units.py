@@ -108,10 +108,11 @@ def exact_bytes(value: float) -> str:
 def times_bytes(count: float, num_bytes: float) -> str:
     """Returns how many things there are, and the bytes of one, as text.
 
-    >>> times_bytes(2.0082e9, 18.0)
-    '2.008 billion x 18 bytes'
+    >>> times_bytes(2.0082e9, 18.0), times_bytes(658100224, 18.0)
+    ('2.008 billion x 18 bytes', '658.1 million x 18 bytes')
     """
-    return f"{number(count)} x {number(num_bytes)} bytes"
+    counted = f"{number(count / 1e6)} million" if 1e6 <= count < 1e9 else number(count)
+    return f"{counted} x {number(num_bytes)} bytes"
 
 
 def _prefixed(unit: str) -> Callable[[float], str]:

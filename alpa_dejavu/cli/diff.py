@@ -78,11 +78,13 @@ def print_difference(
         changes = differences(first, second, functools.partial(_step_s, estimators, refused))
     if not changes:
         to.print("the plans don't differ in what they run")
-    table = Table([Head("what", "name"), *(Head(name, "text") for name in names), Head("costs")])
+    costs = [change.cost_s for change in changes if change.cost_s is not None]
+    # Both values stand wherever there is room, and the costs if there are any.
+    heads = [Head("what", "name"), *(Head(name, "text") for name in names), *([Head("costs")] if costs else [])]
+    table = Table(heads, leave=("costs",))
     for change in changes:
         texts = [model_title(text) if change.what == "model" else text for text in (change.first, change.second)]
-        table.add_row(change.what, *texts, "" if change.cost_s is None else _signed(change.cost_s))
-    costs = [change.cost_s for change in changes if change.cost_s is not None]
+        table.add_row(change.what, *texts, *([] if change.cost_s is None else [_signed(change.cost_s)]))
     if len(costs) > 1:
         table.add_row("together", "", "", _signed(sum(costs)))
     if changes:

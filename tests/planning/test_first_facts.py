@@ -56,7 +56,7 @@ def number(text):
     if not text:
         return 1.0
     figure, word = (*text.split(), "")[:2]
-    scale = {"TiB": 2.0**40, "GiB": GIB, "MiB": 2.0**20, "billion": 1e9}
+    scale = {"TiB": 2.0**40, "GiB": GIB, "MiB": 2.0**20, "billion": 1e9, "million": 1e6}
     return float(figure) * scale.get(word, 1.0)
 
 

@@ -175,7 +175,7 @@ def replan(
     if (replicas := kept.rules.replicas) != asked:
         notes.append(f"at least {replicas} replicas of each stage: {asked} don't fit without the lost devices")
     if count != plan.num_micro_batches:
-        notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}; their costs are scaled from those")
+        notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}, whose seconds are scaled to these")
     form, state = schedule_form(plan.schedule), layer_state(planned.model)
     moved = moves(plan.stages, following.stages, changed, state, form=form)
     seconds = time.perf_counter() - started
