@@ -243,7 +243,8 @@ def _ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 def _reason(text: str) -> str:
     """Returns the line of a traceback that says what is wrong, else the last one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing was said"]
-    errors = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception)\b", line)]
+    lines = [re.sub(r"^\[rank\d+\]: ?", "", line) for line in lines]
+    errors = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line)]
     return (errors or lines)[-1]
 
 
