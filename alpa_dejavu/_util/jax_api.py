@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax._src import api, config, core, linear_util
+from jax._src import api, config, core, lib, linear_util
 from jax._src.interpreters import ad, batching, partial_eval
 from jax.extend.core import ClosedJaxpr
 
@@ -19,9 +19,11 @@ __all__ = [
     "ClosedJaxpr",
     "ad",
     "add_any_p",
+    "asks_to_be_inlined",
     "batching",
     "bound",
     "core",
+    "distributed_runtime",
     "gradients_by",
     "new_jaxpr",
     "new_variable",
@@ -33,6 +35,9 @@ __all__ = [
 
 add_any_p = ad.add_jaxvals_p
 """The primitive that adds up the cotangents of a value that is used several times."""
+
+distributed_runtime: Any = getattr(lib, "_jax" if hasattr(lib, "_jax") else "xla_extension")
+"""The extension module that joins processes and has their collectives."""
 
 
 def shaped(aval: core.AbstractValue) -> core.AbstractValue:
@@ -49,11 +54,14 @@ def new_jaxpr(
     constants: Sequence[core.Var] = (),
 ) -> core.Jaxpr:
     """Builds a jaxpr of equations; the values of its constants, which it closes over, aren't kept in it."""
+    operands, results = list(operands), list(results)
     described = getattr(linear_util, "DebugInfo", None)
-    others: dict[str, Any] = {} if described is None else {"debug_info": described("planned", "planned", None, None)}
+    others: dict[str, Any] = {}
+    if described is not None:
+        others["debug_info"] = described("planned", "planned", ("",) * len(operands), ("",) * len(results))
     if constants and "consts" in inspect.signature(core.Jaxpr.__init__).parameters:
         others["consts"] = [None] * len(constants)  # without values they would be operands
-    return core.Jaxpr(list(constants), list(operands), list(results), list(equations), set(effects), **others)
+    return core.Jaxpr(list(constants), operands, results, list(equations), set(effects), **others)
 
 
 def new_variable(aval: core.AbstractValue) -> core.Var:
@@ -75,6 +83,12 @@ def wrapped_function(value: Any) -> Any:
     if isinstance(getattr(value, "__self__", None), linear_util.WrappedFun):
         value = value.__self__
     return value.f if isinstance(value, linear_util.WrappedFun) else value
+
+
+def asks_to_be_inlined(params: Mapping[str, Any]) -> bool:
+    """Returns whether a jitted function's call is one that jax inlines: until 0.6 or so when it is traced."""
+    asked = params.get("inline", False)
+    return asked if isinstance(asked, bool) else asked.value.startswith("jax")
 
 
 def scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
