@@ -32,8 +32,8 @@ NEEDS = [
     'tomli>=2; python_version < "3.11"',
 ]
 
-# What Alpa 0.2.3 and the patches run with, and no other versions, on Python 3.10 to 3.12. Alpa itself isn't named: its
-# metadata asks for jax==0.3.22 from a fork that is gone, so it is installed with --no-deps (`alpa-dejavu install-alpa`).
+# What Alpa 0.2.3 and the patches run with, and no other versions, on Python 3.10 to 3.12. Alpa isn't named, since its
+# metadata asks for jax==0.3.22 from a fork that is gone: `alpa-dejavu install-alpa` installs it with --no-deps.
 RAY = "ray>=2.10,<2.61"
 ALPA_NEEDS = [
     "jax==0.4.30",

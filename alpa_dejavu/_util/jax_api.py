@@ -1,6 +1,6 @@
 """The interfaces of jax that aren't public, or that moved between versions; no other file asks which version it is.
 
-Jaxprs and their parts are taken from `core`. jax 0.4.30 to 0.12.0 were tried.
+Jaxprs and their parts are taken from `core`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from jax._src.interpreters import ad, batching, partial_eval
 from jax.extend.core import ClosedJaxpr
 
 __all__ = [
+    "TRIED",
     "ClosedJaxpr",
     "ad",
     "add_any_p",
@@ -29,9 +30,13 @@ __all__ = [
     "new_variable",
     "scan_operands",
     "shaped",
+    "untried_version",
     "without_dead_code",
     "wrapped_function",
 ]
+
+TRIED = ("0.4.30", "0.6.2", "0.12.0.1")
+"""The versions that models were planned with: all tests ran by the first and the last, GPT-1.3B by each."""
 
 add_any_p = ad.add_jaxvals_p
 """The primitive that adds up the cotangents of a value that is used several times."""
@@ -44,6 +49,18 @@ def shaped(aval: core.AbstractValue) -> core.AbstractValue:
     """Returns an abstract value without a concrete one, which old versions of jax may have in it."""
     to_shaped = getattr(core, "raise_to_shaped", None)
     return aval if to_shaped is None else to_shaped(aval)
+
+
+def untried_version() -> str:
+    """Returns what was checked, in a sentence, where no version of this jax's series was tried; else nothing."""
+    series = [version.split(".")[:2] for version in TRIED]
+    if jax.__version__.split(".")[:2] in series:
+        return ""
+    *others, last = TRIED
+    return (
+        f"jax {jax.__version__} was never tried here: plans of a GPT agree by {', '.join(others)} and {last}; compare "
+        "this plan with one by one of these"
+    )
 
 
 def new_jaxpr(
@@ -119,7 +136,7 @@ def gradients_by(differentiate: Callable[..., Any]) -> Iterator[None]:
     original = getattr(api, name)
     if tuple(inspect.signature(original).parameters)[:3] != ("fun", "primals", "has_aux"):
         raise RuntimeError(
-            f"jax {jax.__version__} takes gradients in a way that isn't known; install one from 0.4.30 to 0.12.0"
+            f"jax {jax.__version__} takes gradients in a way that isn't known; install one of {', '.join(TRIED)}"
         )
 
     def vjp(fun: Any, *primals: Any, has_aux: bool = False, **others: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, final
 import jax
 
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu._util.jax_api import asks_to_be_inlined, core
+from alpa_dejavu._util.jax_api import asks_to_be_inlined, core, untried_version
 from alpa_dejavu.layers._arguments import Arguments
 from alpa_dejavu.layers._capture import capturing, gradient_p
 from alpa_dejavu.layers._cluster import EquationClusters
@@ -171,7 +171,7 @@ def _without_loops(
 
 def _notes(name: str, flat: Unrolled, arguments: Arguments) -> tuple[str, ...]:
     """Sentences on what a reader of a step's plan may not expect."""
-    notes = []
+    notes = list(filter(None, [untried_version()]))
     if flat.update is None:
         notes.append(
             f"the step of {name} takes no gradient, so this is a plan for inference; if it is to train, take the "
