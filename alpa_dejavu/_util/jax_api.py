@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 TRIED = ("0.4.30", "0.6.2", "0.12.0.1")
-"""The versions that models were planned with: all tests ran by the first and the last, GPT-1.3B by each."""
+"""The versions that models were planned by."""
 
 add_any_p = ad.add_jaxvals_p
 """The primitive that adds up the cotangents of a value that is used several times."""
@@ -52,14 +52,14 @@ def shaped(aval: core.AbstractValue) -> core.AbstractValue:
 
 
 def untried_version() -> str:
-    """Returns what was checked, in a sentence, where no version of this jax's series was tried; else nothing."""
+    """Returns which versions were tried, in a sentence, where none of this jax's series was; else nothing."""
     series = [version.split(".")[:2] for version in TRIED]
     if jax.__version__.split(".")[:2] in series:
         return ""
     *others, last = TRIED
     return (
-        f"jax {jax.__version__} was never tried here: plans of a GPT agree by {', '.join(others)} and {last}; compare "
-        "this plan with one by one of these"
+        f"jax {jax.__version__} was never tried, but {', '.join(others)} and {last} were; compare this plan with what "
+        "one of these gives"
     )
 
 

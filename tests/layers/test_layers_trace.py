@@ -174,7 +174,7 @@ def test_functions_that_ask_to_be_inlined_are(inline):
 
 
 def test_a_jax_that_was_never_tried_is_noted(monkeypatch):
-    noted = "jax 0.1.2 was never tried here"
+    noted = "jax 0.1.2 was never tried"
     assert not [note for note in trace(plain).notes if "never tried" in note]
     monkeypatch.setattr(jax, "__version__", "0.1.2")
     (note,) = [note for note in trace(plain).notes if noted in note]
