@@ -33,7 +33,7 @@ def test_each_attention_is_one_fused_kernel(step):
 
 def test_it_is_planned(step):
     plans = [
-        plan_model(step, "p3.8xlarge", batch=64, layers=4, micro_batches=4, attention=attention).plan
+        plan_model(step, "p4d.24xlarge", batch=64, layers=4, micro_batches=4, attention=attention).plan
         for attention in ("plain", "fused")
     ]
     assert all(plan.stages[-1].layers[1] == 3 for plan in plans)
