@@ -29,12 +29,10 @@ def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
     """A variance or a deviation, by its function in jax; ATen's overloads have `unbiased` or a correction."""
 
     def operator(
-        x: Any, *given: Any, correction: float | None = 1, keepdim: bool = False, unbiased: bool = True
+        x: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = 1
     ) -> Any:
-        rest = list(given)
-        if rest and isinstance(rest[0], bool):
-            rest.insert(0, None)
-        dim, unbiased, keepdim = [*rest, *[None, unbiased, keepdim][len(rest) :]]
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
         ddof = (1 if correction is None else correction) if unbiased else 0
         return function(x, axis=_axes(dim), ddof=ddof, keepdims=keepdim)
 
