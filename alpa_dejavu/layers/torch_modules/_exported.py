@@ -158,7 +158,7 @@ def _tensors(returned: Any) -> Iterator[torch.Tensor]:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Keeps torch from printing: an error has what it says of an export that fails, and nobody can mend its warnings."""
+    """Keeps torch from printing: an error has what it says of an export that fails, and its warnings help nobody."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
