@@ -56,27 +56,27 @@ class Program:
 
     def __call__(self, arrays: Mapping[str, Any]) -> Any:
         """Returns the module's result on arrays by their names."""
-        known: Arrays = dict(arrays)
+        values: Arrays = dict(arrays)
         for function, operands, results in self._parts:
-            known.update(zip(results, function(*(known[name] for name in operands)), strict=True))
-        return known[self._result]
+            values.update(zip(results, function(*(values[name] for name in operands)), strict=True))
+        return values[self._result]
 
 
 def _function(
     table: Mapping[str, Callable[..., Any]], run: Sequence[Operation], operands: Sequence[str], results: Sequence[str]
 ) -> Callable[..., list[Any]]:
     def function(*arrays: Any) -> list[Any]:
-        known: Arrays = dict(zip(operands, arrays, strict=True))
+        values: Arrays = dict(zip(operands, arrays, strict=True))
         for step in run:
-            known[step.result] = _computed(table, step, known)
-        return [known[name] for name in results]
+            values[step.result] = _computed(table, step, values)
+        return [values[name] for name in results]
 
     return function
 
 
-def _computed(table: Mapping[str, Callable[..., Any]], step: Operation, known: Arrays) -> Any:
+def _computed(table: Mapping[str, Callable[..., Any]], step: Operation, values: Arrays) -> Any:
     """The result of an operation, in the type that torch gives it."""
-    arguments, options = on_places((step.arguments, tuple(step.options.items())), known.__getitem__)
+    arguments, options = on_places((step.arguments, tuple(step.options.items())), values.__getitem__)
     try:
         result = table[step.operator](*arguments, **dict(options))
     except (TypeError, ValueError, NotImplementedError) as error:
