@@ -251,5 +251,6 @@ def test_a_batch_that_inputs_do_not_have_is_refused():
 
 
 def test_only_a_module_imports_torch():
-    code = "import sys; from alpa_dejavu.layers import trace; trace('gpt-125m', batch=1); sys.exit('torch' in sys.modules)"
+    traces = "from alpa_dejavu.layers import trace; trace('gpt-125m', batch=1)"
+    code = f"import sys; {traces}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
