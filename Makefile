@@ -77,7 +77,7 @@ pages: $(STAMP)
 	@.venv/bin/python benchmarks/page.py
 
 guides: $(STAMP)
-	@.venv/bin/python benchmarks/guides.py
+	@.venv/bin/python tools/guides.py
 
 schemas: $(STAMP)
 	@.venv/bin/python -m alpa_dejavu.cli._schemas

@@ -1,8 +1,8 @@
 """Runs the blocks of code of README.md, docs/start.md, the guides and the concepts, and writes what they print.
 
-    python benchmarks/guides.py               # or `make guides`: writes into the pages what their commands print today
-    python benchmarks/guides.py --check       # writes nothing, and ends with 1 where a page shows something else
-    python benchmarks/guides.py --quick PAGE  # a page alone, without its blocks that are marked as slow
+    python tools/guides.py               # or `make guides`: writes into the pages what their commands print today
+    python tools/guides.py --check       # writes nothing, and ends with 1 where a page shows something else
+    python tools/guides.py --quick PAGE  # a page alone, without its blocks that are marked as slow
 
 The blocks of a page run in their order, in a temporary folder with a copy of examples/. A block's language says what
 it is: `bash` has commands, `console` has `$ ` before a command and then what it prints on a terminal of 80 columns,
