@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.dataclass_format import object_of
 from alpa_dejavu.clusters.host_classes import summary_of
-from alpa_dejavu.clusters.space import DivisionChoices, submeshes
+from alpa_dejavu.clusters.space import PLAIN_CHOICES, DivisionChoices, submeshes
+from alpa_dejavu.costs.memory_margin import COUNTED
 from alpa_dejavu.planning.search.models._model import model_data, model_of
 from alpa_dejavu.planning.search.models._sharding import KeptLayers, Mesh, sharding_data, sharding_of
 from alpa_dejavu.planning.search.restriction import choices_of
 from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import (
+    REMAT,
     Cluster,
     ClusterSummary,
     Device,
@@ -61,17 +63,18 @@ class Kept:
         configs = [config for row in planned.space.configs for config in row if config is not None]
         looked_at = set(planned.space.submeshes)
         sized = isinstance(planned.model.sharding, TransformerSharding)  # whose space has only what may be of use
-        remats = priced_by.remat if sized else dict.fromkeys(config.remat for config in configs)
+        remats = priced_by.remat or REMAT if sized else dict.fromkeys(config.remat for config in configs)
         rules = SpaceRules(
             submeshes="power_of_two" if looked_at <= set(submeshes(planned.cluster)) else "all",
             remat=tuple(remats),
-            zero=priced_by.zero if sized else tuple(sorted({config.zero for config in configs})),
+            zero=priced_by.zero or (0, 2, 3) if sized else tuple(sorted({config.zero for config in configs})),
             imbalance=planned.space.allowed_imbalance,
             offload=priced_by.offload,
             replicas=priced_by.replicas,
-            divisions=planned.divisions,
+            # Of a plan that was given nobody asked for any choices.
+            divisions=choices_of(planned.model) if planned.divisions == PLAIN_CHOICES else planned.divisions,
         )
-        free_share = planned.table.margin.free_share
+        free_share = None if planned.table.margin is COUNTED else planned.table.margin.free_share
         return cls(planned.model, planned.cluster, planned.run, batch, rules, costs.models.names, free_share)
 
     def with_replicas(self, least: int) -> Kept:
