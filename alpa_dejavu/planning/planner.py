@@ -63,6 +63,7 @@ def plan(
         runners_up=tuple(_runners_up(best, ranking, task)),
         front=front([best, *(other.plan for other in ranking[1:])], task.cluster) if task.objective == "pareto" else (),
         contenders=tuple(others),
+        models=task.source.exact_models(chosen.model.num_layers),
     )
 
 

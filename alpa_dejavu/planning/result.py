@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, final
 
@@ -47,6 +47,8 @@ class PlanningResult:
     runners_up: tuple[RunnerUp, ...] = ()
     front: tuple[PricedPlan, ...] = ()  # for "pareto", the plans of which no other is as fast and as cheap, by time
     contenders: tuple[Plan, ...] = ()  # where asked for, others that may be the fastest on devices, the likeliest first
+    # The same layers as they were made for micro-batches of other samples, by these, which planning again needs.
+    models: Mapping[int, Model] = dataclasses.field(default_factory=dict)
     divisions: DivisionChoices = PLAIN_CHOICES  # how the stages' devices could divide the model beside its batch
 
     @cached_property

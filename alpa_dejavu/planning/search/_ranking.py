@@ -107,10 +107,11 @@ STEADIER = 0.01
 
 
 def goes_by_expected(task: PlanningTask, search: Found) -> bool:
-    """Returns whether plans are chosen by their expected steps: unlike hosts err apart from each other, so that a plan
-    that waits for both kinds takes longer than its iteration time says.
+    """Returns whether plans are chosen by their expected steps: seconds of unlike devices err apart from each other,
+    so that a plan that waits for both kinds takes longer than its iteration time says.
     """
-    return task.unlike and task.objective == "time" and not search.strategy
+    unlike = any(host.device != task.cluster.hosts[0].device for host in task.cluster.hosts)
+    return unlike and task.objective == "time" and not search.strategy
 
 
 def _surest_first(
