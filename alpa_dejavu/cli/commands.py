@@ -29,7 +29,7 @@ PREDICTIONS = (
 )
 
 DOES_NOT_FIT = 3
-"""The exit code where no plan fits, or the one that was given doesn't, so that scripts can tell it from an error."""
+"""The exit code where no plan fits, or the one that was given doesn't."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PLACEHOLDERS = {"integer": "N", "float": "NUMBER", "text": "TEXT"}
@@ -270,6 +270,13 @@ class Interrupted(click.ClickException):
 
 
 @final
+class NothingFits(click.ClickException):
+    """An exception that says that no plan fits, which scripts can tell from an error by its exit code."""
+
+    exit_code = DOES_NOT_FIT
+
+
+@final
 class ForeignError(click.ClickException):
     """An error raised in code outside of this package, shown with its traceback from where this package called it."""
 
@@ -313,9 +320,7 @@ def reported(error: Exception | SystemExit) -> click.ClickException:
     if ours and ours[-1] == len(files) - 1 and isinstance(error, (ValueError, TypeError, RuntimeError)):
         from alpa_dejavu.problem import NoPlanError
 
-        told = click.ClickException(str(error))
-        told.exit_code = DOES_NOT_FIT if isinstance(error, NoPlanError) else told.exit_code
-        return told
+        return NothingFits(str(error)) if isinstance(error, NoPlanError) else click.ClickException(str(error))
     of_path = bool(ours) and all(pathlib.Path(file).stem in _OF_PATHS for file in files[ours[-1] + 1 :])
     if isinstance(error, OSError) and error.filename is not None and of_path:
         return click.ClickException(f"{error.filename}: {error.strerror}; give another path")

@@ -178,7 +178,7 @@ def test_a_plan_that_does_not_fit_has_an_exit_code_of_its_own(tmp_path):
     asked = ("--model", "llama-3-70b", "--runtime", "megatron", "--batch", "8", *where)
     refused = command("plan", *asked)
     assert refused.exit_code == 3
-    assert refused.stderr.startswith("Error: ")
+    assert "Error: the model doesn't fit into memory" in " ".join(refused.stderr.split())
     assert command("plan", *asked, "--layers", "0").exit_code == 2
     for words in ([], ["estimate"], ["import"]):
         assert "exit code is" in " ".join(command(*words, "--help").output.split())

@@ -126,8 +126,8 @@ def _changed(plan: Plan, outline: Outline, limits: Runtime) -> Iterator[Plan]:
         )
     assert plan.priced_by is not None, "it was asked for"
     runtime, _, overlap = plan.priced_by.runtime.partition("+")
-    others = [runtime] if overlap else []
-    others += [f"{runtime}+tensor"] if limits.in_pieces and outline.tensor_parallel > 1 and overlap != "tensor" else []
-    for name in others:
-        priced_by = dataclasses.replace(plan.priced_by, runtime=name)
+    profiles = [runtime] if overlap else []
+    in_pieces = limits.in_pieces and outline.tensor_parallel > 1 and overlap != "tensor"
+    for profile in (*profiles, *([f"{runtime}+tensor"] if in_pieces else [])):
+        priced_by = dataclasses.replace(plan.priced_by, runtime=profile)
         yield between(plan, dataclasses.replace(plan, priced_by=priced_by), ["overlap"])

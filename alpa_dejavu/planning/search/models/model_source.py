@@ -150,11 +150,11 @@ def scaled_model(model: Model, exact: int, micro_batch: int) -> Model:
     return model if exact == micro_batch else with_micro_batch(model, micro_batch / exact)
 
 
-def nearest_samples(known: Iterable[int], micro_batch: int) -> int:
-    """Returns the samples of a micro-batch, of those known, that is the nearest to another one by their ratio; of two
+def nearest_samples(exact: Iterable[int], micro_batch: int) -> int:
+    """Returns the samples of a micro-batch, of those given, that is the nearest to another one by their ratio; of two
     that are as near the larger, which says more of what grows.
     """
-    return min(known, key=lambda samples: (abs(math.log(samples / micro_batch)), -samples))
+    return min(exact, key=lambda samples: (abs(math.log(samples / micro_batch)), -samples))
 
 
 def checked_micro_batch(micro_batch: int) -> int:
