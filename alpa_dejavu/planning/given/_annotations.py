@@ -32,7 +32,7 @@ _TRIED = 4
 """By the costs of so many candidates it is tried what all devices would take."""
 _FEW_NUMBERS, _SMALL_BATCH = 4, 16
 """A batch is unhandy that may be cut into fewer numbers of micro-batches, unless it is smaller than that."""
-_HALF = ("bfloat16", "float16")
+_HALF = {"bfloat16": "bf16", "float16": "fp16"}
 _MUCH_FASTER = 1.5
 """Another dtype's rate is named where it is so many times that of float32."""
 
@@ -91,7 +91,7 @@ def with_confidence(plan: Plan, chosen: Chosen) -> Plan:
         f"chosen by its expected step, {own}, as hosts are unlike; another iterates in {its}, but is expected "
         f"to take {other_s}: {what}"
         if by_expected
-        else "plans are ranked by their iteration time; of another the expected step is shorter, "
+        else "another plan has a longer iteration time, by which plans are ranked, but a shorter expected step, "
         f"{other_s} instead of {own}: {what}"
     )
     return _noted(plan, [why])
@@ -123,7 +123,7 @@ def _unrated(device: Device, dtype: str, share: float) -> str:
     faster = {name: rate for name, rate in device.flop_per_s.items() if rate > _MUCH_FASTER * single}
     others = ", ".join(f"{units.flop_rate(rate)} in {name}" for name, rate in faster.items())
     half = next((name for name in _HALF if name in faster), "")
-    remedy = f"; give the model in {half} (of a transformer's sizes: precision={half})" if half else ""
+    remedy = f"; give the model in {half} (of a transformer's sizes: --precision {_HALF[half]})" if half else ""
     return (
         f"{device.name} has no rate for products in {dtype} ({share:.0%} of the model's), so they are priced as "
         f"float32, at {units.flop_rate(single)}{f'; it reaches {others}' if others else ''}{remedy}"
