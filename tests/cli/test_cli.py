@@ -164,6 +164,7 @@ def test_names_are_handed_on(run, option, name, value, usual, wrong):
     assert run(*ASKED, option, wrong).exit_code == 2
 
 
+@pytest.mark.alpa
 def test_the_cluster_that_ray_has_is_asked_for(run, monkeypatch):
     from alpa_dejavu.alpa import ray_cluster
 
