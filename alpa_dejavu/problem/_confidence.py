@@ -153,6 +153,7 @@ class PricedBy:
         layers, micro_batches: how many of them were asked for; "auto": the search chose.
         offload: where stages could offload what they keep: "none", "cpu", "nvme" or "auto".
         attention: how attention was to be priced and kept, "fused" or "plain"; empty: as the training framework has it.
+        jax: the version that models are traced by; empty: not known.
     """
 
     latency: Annotated[str, stated("text: the latency model")] = ""
@@ -175,6 +176,7 @@ class PricedBy:
     replicas: Rare[Annotated[Size, stated("a whole number of replicas that each stage had at least")]] = 1
     runs_on: Rare[Annotated[str, stated("text: the training framework whose rules plans were restricted to")]] = ""
     attention: Rare[Annotated[str, chosen(("", "fused", "plain")), stated('"fused", "plain" or empty')]] = ""
+    jax: Rare[Annotated[str, stated("text: the version of jax that models are traced by")]] = ""
 
     @property
     def streams(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, final
 import jinja2
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.extras import from_extra
 from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.layers.models import model_title
 from alpa_dejavu.planning.given.footing import by_ground
@@ -22,9 +23,10 @@ from alpa_dejavu.planning.inference import Phase, ServingPlan
 from alpa_dejavu.planning.inference.serving_plan import phase_rows, plan_facts
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.report import _tables as tables
-from alpa_dejavu.report._charts import fullest_stage, lane_names, lanes, layer_costs, memory_chart
+from alpa_dejavu.report._charts import fullest_stage, lanes, layer_costs, memory_chart
 from alpa_dejavu.report._maps import cost_map, link_chart
 from alpa_dejavu.report._style import COLORS, color_of
+from alpa_dejavu.report.trace_events import lane_names
 from alpa_dejavu.simulation.step import Timeline
 
 
@@ -140,9 +142,8 @@ def _packed_data(**data: Any) -> str:
 @functools.cache
 def _packed_plotly() -> str:
     """Returns plotly.js, gzipped and in base64: 1.9 MB in place of 4.7 MB."""
-    from plotly.offline import get_plotlyjs
-
-    return _packed(get_plotlyjs().encode())
+    offline = from_extra("plots", "plotly.offline")
+    return _packed(offline.get_plotlyjs().encode())
 
 
 def _packed(content: bytes) -> str:
