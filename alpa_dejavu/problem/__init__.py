@@ -21,8 +21,8 @@ from alpa_dejavu.problem._division import (
     MemoryShares,
     NoShardingError,
     PassFlow,
+    RecomputingPasses,
     Sharding,
-    recomputed_layers,
 )
 from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name, host_kinds
 from alpa_dejavu.problem._link import Link, ReductionServer
@@ -129,5 +129,4 @@ __all__ = [
     "blocks_again",
     "counted_name",
     "host_kinds",
-    "recomputed_layers",
 ]

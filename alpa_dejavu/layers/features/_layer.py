@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Collection, Iterable, Sequence
 from typing import final
 
@@ -46,12 +47,15 @@ def layer_features(
 ) -> LayerFeatures:
     """Derives the features of a pass of a layer for one micro-batch from its jaxpr: given those of its operands that
     are parameters, that gradients are added to, or that a forward pass kept, and those of its results that are
-    (accumulated) gradients of parameters, or that a forward pass keeps.
+    (accumulated) gradients of parameters, or that a forward pass keeps. The record of an operation that no result needs
+    has no figures.
     """
     inputs = [Value(var.aval) for var in jaxpr.invars]
     flat = Flattener()
     outputs = flat.walk(jaxpr, inputs)
-    steps = flat.steps
+    needed = _needed(flat.steps, outputs)
+    alive = [_is_in(step, needed) for step in flat.steps]
+    steps = list(itertools.compress(flat.steps, alive))
     kinds = [kind_of(step) for step in steps]
     asked, left = _named(jaxpr.invars, inputs, recalled), _named(jaxpr.outvars, outputs, kept)
     fusion = Fusion(steps, kinds, inputs, outputs, asked, left)
@@ -64,10 +68,12 @@ def layer_features(
     later, sooner = _needed(steps, own), _needed(steps, set(outputs).difference(own))
     records = [
         _record(
-            step, kind, fusion, strided, weights, whole,
+            step, kind_of(step), fusion, strided, weights, whole,
             sooner.isdisjoint(step.outputs) and not later.isdisjoint(step.outputs),
         )
-        for step, kind in zip(steps, kinds, strict=True)
+        if is_alive
+        else _idle(step)
+        for step, is_alive in zip(flat.steps, alive, strict=True)
         if step.primitive not in ALIASES and step.outputs
     ]  # fmt: skip
     outside = {fusion.root(value) for value in (*inputs, *outputs)}
@@ -115,13 +121,26 @@ def _record(
     )
 
 
+def _idle(step: Step) -> Operator:
+    shapes = tuple(value.shape for value in step.inputs), tuple(value.shape for value in step.outputs)
+    return _operator(kind_of(step), step.primitive, *shapes, step.outputs[0].dtype, 0.0)
+
+
 def _needed(steps: Sequence[Step], results: Iterable[Value]) -> set[Value]:
-    """Some values of a jaxpr, and all values that they are made from."""
-    needed = set(results)
-    for step in reversed(steps):
-        if not needed.isdisjoint(step.outputs):
-            needed.update(step.inputs)
+    """Some values of a jaxpr, and all values that they are made from, in earlier trips of loops too."""
+    needed, count = set(results), -1
+    while len(needed) > count:
+        count = len(needed)
+        for step in reversed(steps):
+            if _is_in(step, needed):
+                needed.update(step.inputs)
     return needed
+
+
+def _is_in(step: Step, needed: Collection[Value]) -> bool:
+    """Whether a step makes a value that is needed, or what the next trip of its loop takes in the place of one."""
+    follows = step.params.get("carried", step.params.get("repeats"))
+    return follows in needed or any(value in needed for value in step.outputs)
 
 
 def _temporary_bytes(steps: Sequence[Step], fusion: Fusion, outside: set[Value]) -> float:

@@ -11,11 +11,11 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.jax_api import core
-from alpa_dejavu.layers._jaxprs import is_in, variables
+from alpa_dejavu.layers._jaxprs import is_in, jaxpr_of, variables
 from alpa_dejavu.layers.features._layer import LayerFeatures, layer_features
 from alpa_dejavu.layers.features.flatten import Value
 from alpa_dejavu.layers.features.structure import structure
-from alpa_dejavu.problem import Layer, Model, Operators, Tensor
+from alpa_dejavu.problem import Layer, Model, Operators, RecomputingPasses, Tensor
 
 _NOTHING = LayerFeatures(Operators.of([]), 0.0, ())
 
@@ -60,11 +60,37 @@ def describe(
     ahead = [features_of(jaxpr, kept=passed) for jaxpr in forward]
     back = [features_of(jaxpr, recalled=passed) for jaxpr in backward] or [_NOTHING] * num_layers
     after = [features_of(jaxpr) for jaxpr in updates] or [_NOTHING] * num_layers
-    layers = tuple(_layer(n, *parts) for n, parts in enumerate(zip(ahead, back, after, strict=True)))
+    between = frozenset(var for jaxpr in forward for var in jaxpr.invars).difference(parameters)
+    taken = updated.union(between, (var for jaxpr in forward for var in jaxpr.outvars if not is_in(var, passed)))
+    again = [
+        _recomputing(
+            features_of(first.replace(outvars=[var for var in first.outvars if is_in(var, taken)]), kept=between),
+            features_of(jaxpr_of([*first.eqns, *second.eqns], second.outvars), recalled=between),
+        )
+        if second.eqns
+        else None
+        for first, second in zip(forward, backward, strict=bool(backward))
+    ] or [None] * num_layers
+    layers = tuple(_layer(n, *parts) for n, parts in enumerate(zip(ahead, back, after, again, strict=True)))
     return Model(layers, tuple(_tensors(chain, updates, roles)), training=bool(backward))
 
 
-def _layer(n: int, forward: LayerFeatures, backward: LayerFeatures, update: LayerFeatures) -> Layer:
+@functools.lru_cache(maxsize=1024)
+def _recomputing(forward: LayerFeatures, both: LayerFeatures) -> RecomputingPasses:
+    """A layer's passes of which the backward one begins with the forward one, given that, and it alone."""
+    count, records = len(forward.operators), both.operators.records
+    again, back = Operators.of(records[:count]), Operators.of(records[count:])
+    temporary_bytes = max(forward.temporary_bytes, both.temporary_bytes)
+    return RecomputingPasses(forward.operators, again, back, temporary_bytes)
+
+
+def _layer(
+    n: int,
+    forward: LayerFeatures,
+    backward: LayerFeatures,
+    update: LayerFeatures,
+    recomputing: RecomputingPasses | None,
+) -> Layer:
     return Layer(
         name=f"layer {n}",
         forward=forward.operators,
@@ -73,6 +99,7 @@ def _layer(n: int, forward: LayerFeatures, backward: LayerFeatures, update: Laye
         forward_temporary_bytes=forward.temporary_bytes,
         backward_temporary_bytes=backward.temporary_bytes,
         exchanged_bytes=forward.exchanged_bytes,
+        recomputing=recomputing,
     )
 
 
