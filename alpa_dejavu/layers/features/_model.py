@@ -6,12 +6,13 @@ Alpa's layers do.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.jax_api import core
-from alpa_dejavu.layers._jaxprs import is_in, jaxpr_of, variables
+from alpa_dejavu.layers._jaxprs import CHECKPOINTS, is_in, jaxpr_of, primitives_in, variables
 from alpa_dejavu.layers.features._layer import LayerFeatures, layer_features
 from alpa_dejavu.layers.features.flatten import Value
 from alpa_dejavu.layers.features.structure import structure
@@ -57,50 +58,55 @@ def describe(
     )
     had = {var for jaxpr in forward for var in (*jaxpr.invars, *variables(jaxpr.outvars))}
     passed = had.intersection(var for jaxpr in backward for var in jaxpr.invars).difference(parameters)
-    ahead = [features_of(jaxpr, kept=passed) for jaxpr in forward]
-    back = [features_of(jaxpr, recalled=passed) for jaxpr in backward] or [_NOTHING] * num_layers
-    after = [features_of(jaxpr) for jaxpr in updates] or [_NOTHING] * num_layers
     between = frozenset(var for jaxpr in forward for var in jaxpr.invars).difference(parameters)
     taken = updated.union(between, (var for jaxpr in forward for var in jaxpr.outvars if not is_in(var, passed)))
-    again = [
-        _recomputing(
-            features_of(first.replace(outvars=[var for var in first.outvars if is_in(var, taken)]), kept=between),
-            features_of(jaxpr_of([*first.eqns, *second.eqns], second.outvars), recalled=between),
-        )
-        if second.eqns
-        else None
-        for first, second in zip(forward, backward, strict=bool(backward))
-    ] or [None] * num_layers
-    layers = tuple(_layer(n, *parts) for n, parts in enumerate(zip(ahead, back, after, again, strict=True)))
-    return Model(layers, tuple(_tensors(chain, updates, roles)), training=bool(backward))
+    layers = []
+    for n, first in enumerate(forward):
+        second, passes, again = backward[n] if backward and backward[n].eqns else None, None, False
+        if second is not None:
+            handed_on = first.replace(outvars=[var for var in first.outvars if is_in(var, taken)])
+            both = jaxpr_of([*first.eqns, *second.eqns], second.outvars)
+            passes = _recomputing(
+                features_of(handed_on, kept=between, again=True), features_of(both, recalled=between, again=True)
+            )
+            again = _recomputes(second, passes.backward)
+        ahead = features_of(first, kept=passed, again=again)
+        back = features_of(second, recalled=passed, again=again)
+        layers.append(Layer(
+            name=f"layer {n}",
+            forward=ahead.operators,
+            backward=_repeating(back.operators, passes.backward) if passes is not None and again else back.operators,
+            update=features_of(updates[n] if updates else None).operators,
+            forward_temporary_bytes=ahead.temporary_bytes,
+            backward_temporary_bytes=back.temporary_bytes,
+            exchanged_bytes=ahead.exchanged_bytes,
+            recomputing=passes,
+        ))  # fmt: skip
+    return Model(tuple(layers), tuple(_tensors(chain, updates, roles)), training=bool(backward))
+
+
+def _recomputes(backward: core.Jaxpr, after_forward: Operators) -> bool:
+    """Whether a backward pass, given also as operators after the forward pass, computes a part of that again."""
+    if (after_forward.repeated & after_forward.is_product).any():
+        return True
+    return any(not primitives_in(equation).isdisjoint(CHECKPOINTS) for equation in backward.eqns)
 
 
 @functools.lru_cache(maxsize=1024)
 def _recomputing(forward: LayerFeatures, both: LayerFeatures) -> RecomputingPasses:
-    """A layer's passes of which the backward one begins with the forward one, given that, and it alone."""
+    """A layer's passes of which the backward one begins with the forward one, given the forward one alone and this."""
     count, records = len(forward.operators), both.operators.records
     again, back = Operators.of(records[:count]), Operators.of(records[count:])
     temporary_bytes = max(forward.temporary_bytes, both.temporary_bytes)
     return RecomputingPasses(forward.operators, again, back, temporary_bytes)
 
 
-def _layer(
-    n: int,
-    forward: LayerFeatures,
-    backward: LayerFeatures,
-    update: LayerFeatures,
-    recomputing: RecomputingPasses | None,
-) -> Layer:
-    return Layer(
-        name=f"layer {n}",
-        forward=forward.operators,
-        backward=backward.operators,
-        update=update.operators,
-        forward_temporary_bytes=forward.temporary_bytes,
-        backward_temporary_bytes=backward.temporary_bytes,
-        exchanged_bytes=forward.exchanged_bytes,
-        recomputing=recomputing,
-    )
+@functools.lru_cache(maxsize=1024)
+def _repeating(own: Operators, after_forward: Operators) -> Operators:
+    """The operators of a backward pass, marked as they are after the forward pass where they repeat its own."""
+    marks = after_forward.repeated.tolist()
+    records = [dataclasses.replace(record, repeated=mark) for record, mark in zip(own.records, marks, strict=True)]
+    return Operators.of(records)
 
 
 _features: dict[Hashable, LayerFeatures] = {}
@@ -115,6 +121,7 @@ def _described(
     gradients: Collection[core.Var],
     recalled: Collection[core.Var] = (),
     kept: Collection[core.Var] = (),
+    again: bool = False,
 ) -> LayerFeatures:
     """The features of a jaxpr, once in a process for all that are alike, given what `layer_features` is."""
     if jaxpr is None:
@@ -123,9 +130,9 @@ def _described(
         *(_places(jaxpr.invars, chosen) for chosen in (parameters, accumulators, recalled)),
         *(_places(jaxpr.outvars, chosen) for chosen in (gradients, kept)),
     )
-    key = structure(jaxpr), places
+    key = structure(jaxpr), places, again
     if key not in _features:
-        _features[key] = layer_features(jaxpr, parameters, accumulators, gradients, recalled, kept)
+        _features[key] = layer_features(jaxpr, parameters, accumulators, gradients, recalled, kept, again)
     return _features[key]
 
 

@@ -158,7 +158,8 @@ def _type_of(column: str) -> type[np.generic]:
 
 
 def _record(values: list[Any]) -> Operator:
-    if not len(_FIGURES) - 2 <= len(values) <= len(_FIGURES):  # older ones have no kernel, those of 0.1.0 no by_weight
+    # Older ones have no `repeated` or kernel, those of 0.1.0 no `by_weight`
+    if not len(_FIGURES) - 3 <= len(values) <= len(_FIGURES):
         raise ValueError(f"an operator has {len(values)} figures, but must have {len(_FIGURES)}")
     # In the order of the figures: naming them takes as long as all else.
     kind, primitive, input_shapes, output_shapes, *others = values
