@@ -110,6 +110,7 @@ __all__ = [
     "PassFlow",
     "Plan",
     "PricedBy",
+    "RecomputingPasses",
     "ReductionServer",
     "Run",
     "SearchSpace",

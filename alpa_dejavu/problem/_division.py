@@ -251,6 +251,11 @@ class Layer:
             return {"forward": passes.forward, "again": passes.again, "backward": passes.backward}[phase]
         return self.backward if phase == "backward" else self.forward
 
+    @property
+    def recomputes(self) -> bool:
+        """Returns whether the model itself asks that the backward pass computes products of the forward pass again."""
+        return bool((self.backward.repeated & self.backward.is_product).any())
+
     def __post_init__(self) -> None:
         for field in ("forward_temporary_bytes", "backward_temporary_bytes"):
             checks.not_negative(f"layer {self.name}", field, getattr(self, field))
