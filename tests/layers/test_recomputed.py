@@ -141,7 +141,7 @@ def test_loops_after_a_reduction_read_again():
     x = jnp.zeros((512, 1024), jnp.bfloat16)
     for function in (jax.nn.softmax, normalised):
         jaxpr = jax.make_jaxpr(function)(x).jaxpr
-        operators = layer_features(jaxpr, again=True).operators
+        operators = layer_features(jaxpr, in_order=True).operators
         assert operators.read_bytes.sum() == pytest.approx(3 * x.nbytes, rel=0.02)
         assert operators.written_bytes.sum() == pytest.approx(x.nbytes, rel=0.02)
         assert not operators.read_bytes[operators.written_bytes == 0].any()
@@ -156,7 +156,7 @@ def test_sums_that_many_kernels_take_go_through_memory_once():
         return x
 
     x, weight = jnp.zeros((512, 1024), jnp.bfloat16), jnp.zeros((1024, 1024), jnp.bfloat16)
-    operators = layer_features(jax.make_jaxpr(chain)(x, weight).jaxpr, again=True).operators
+    operators = layer_features(jax.make_jaxpr(chain)(x, weight).jaxpr, in_order=True).operators
     assert operators.read_bytes[~operators.is_product].sum() < 8 * 8 * x.nbytes
 
 

@@ -44,12 +44,12 @@ def layer_features(
     gradients: Collection[core.Var] = (),
     recalled: Collection[core.Var] = (),
     kept: Collection[core.Var] = (),
-    again: bool = False,
+    in_order: bool = False,
 ) -> LayerFeatures:
     """Derives the features of a pass of a layer for one micro-batch from its jaxpr: given those of its operands that
     are parameters, that gradients are added to, or that a forward pass kept, and those of its results that are
     (accumulated) gradients of parameters, or that a forward pass keeps. The record of an operation that no result needs
-    has no figures. `again` says whether the layer's backward pass computes its forward pass again.
+    has no figures. `in_order` says whether what loops read again counts, as `Fusion` has it.
     """
     inputs = [Value(var.aval) for var in jaxpr.invars]
     flat = Flattener()
@@ -59,7 +59,7 @@ def layer_features(
     steps = list(itertools.compress(flat.steps, alive))
     kinds = [kind_of(step) for step in steps]
     asked, left = _named(jaxpr.invars, inputs, recalled), _named(jaxpr.outvars, outputs, kept)
-    fusion = Fusion(steps, kinds, inputs, outputs, asked, left, in_order=again)
+    fusion = Fusion(steps, kinds, inputs, outputs, asked, left, in_order=in_order)
     strided = Strided(steps, kinds, fusion)
 
     weights = _made_from(steps, kinds, _named(jaxpr.invars, inputs, parameters))
@@ -67,7 +67,7 @@ def layer_features(
     own = _named(jaxpr.outvars, outputs, gradients)
     whole |= _made_into(steps, kinds, own)
     later, sooner = _needed(steps, own), _needed(steps, set(outputs).difference(own))
-    repeated = _repeated(flat.steps) if again else [False] * len(alive)
+    repeated = _repeated(flat.steps) if in_order else [False] * len(alive)
     records = [
         _record(
             step, kind_of(step), fusion, strided, weights, whole,

@@ -64,14 +64,14 @@ def describe(
     for n, first in enumerate(forward):
         second, passes, again = backward[n] if backward and backward[n].eqns else None, None, False
         if second is not None:
-            handed_on = first.replace(outvars=[var for var in first.outvars if is_in(var, taken)])
+            handed_on = jaxpr_of(first.eqns, [var for var in first.outvars if is_in(var, taken)])
             both = jaxpr_of([*first.eqns, *second.eqns], second.outvars)
             passes = _recomputing(
-                features_of(handed_on, kept=between, again=True), features_of(both, recalled=between, again=True)
+                features_of(handed_on, kept=between, in_order=True), features_of(both, recalled=between, in_order=True)
             )
             again = _recomputes(second, passes.backward)
-        ahead = features_of(first, kept=passed, again=again)
-        back = features_of(second, recalled=passed, again=again)
+        ahead = features_of(first, kept=passed, in_order=again)
+        back = features_of(second, recalled=passed, in_order=again)
         layers.append(Layer(
             name=f"layer {n}",
             forward=ahead.operators,
@@ -121,7 +121,7 @@ def _described(
     gradients: Collection[core.Var],
     recalled: Collection[core.Var] = (),
     kept: Collection[core.Var] = (),
-    again: bool = False,
+    in_order: bool = False,
 ) -> LayerFeatures:
     """The features of a jaxpr, once in a process for all that are alike, given what `layer_features` is."""
     if jaxpr is None:
@@ -130,9 +130,9 @@ def _described(
         *(_places(jaxpr.invars, chosen) for chosen in (parameters, accumulators, recalled)),
         *(_places(jaxpr.outvars, chosen) for chosen in (gradients, kept)),
     )
-    key = structure(jaxpr), places, again
+    key = structure(jaxpr), places, in_order
     if key not in _features:
-        _features[key] = layer_features(jaxpr, parameters, accumulators, gradients, recalled, kept, again)
+        _features[key] = layer_features(jaxpr, parameters, accumulators, gradients, recalled, kept, in_order)
     return _features[key]
 
 

@@ -107,7 +107,8 @@ class Fusion:
             return MemoryTraffic(read=2.0 * step.inputs[-1].num_bytes, written=step.inputs[-1].num_bytes)
         if kind == "gather" or step.primitive in ("dynamic_slice", "slice"):
             return MemoryTraffic(_bytes(written), _bytes(written))
-        kernel, wanted = step, self._roots(step)
+        kernel: object = step
+        wanted = self._roots(step)
         if kind in (*_FUSED, "reduce"):
             level = self._level(step)
             kernel = self.group(step.outputs[0]), level
