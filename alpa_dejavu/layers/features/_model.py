@@ -59,12 +59,12 @@ def describe(
     had = {var for jaxpr in forward for var in (*jaxpr.invars, *variables(jaxpr.outvars))}
     passed = had.intersection(var for jaxpr in backward for var in jaxpr.invars).difference(parameters)
     between = frozenset(var for jaxpr in forward for var in jaxpr.invars).difference(parameters)
-    taken = updated.union(between, (var for jaxpr in forward for var in jaxpr.outvars if not is_in(var, passed)))
+    asked_for = updated.union(between, (var for jaxpr in forward for var in jaxpr.outvars if not is_in(var, passed)))
     layers = []
     for n, first in enumerate(forward):
         second, passes, again = backward[n] if backward and backward[n].eqns else None, None, False
         if second is not None:
-            handed_on = jaxpr_of(first.eqns, [var for var in first.outvars if is_in(var, taken)])
+            handed_on = jaxpr_of(first.eqns, [var for var in first.outvars if is_in(var, asked_for)])
             both = jaxpr_of([*first.eqns, *second.eqns], second.outvars)
             passes = _recomputing(
                 features_of(handed_on, kept=between, in_order=True), features_of(both, recalled=between, in_order=True)
