@@ -111,6 +111,13 @@ checkpoint_option = option(
     metavar="GB/S",
     help="Rate at which all hosts together read a checkpoint after a host was lost.  [default: the cluster's, if any]",
 )
+for_option = option(
+    "--for",
+    "runs_on",
+    group=SEARCH,
+    type=LateChoice("planning.search.runtimes:RUNTIMES"),
+    help="Framework that must be able to run the plan.",
+)
 overlap_option = option(
     "--overlap",
     group=PREDICTED,

@@ -41,11 +41,12 @@ def memory_chart(timeline: Timeline) -> dict[str, Any]:
             hovertemplate=f"{name}: {shown_at}<extra></extra>",
         )
     limits = {stage.memory_limit_bytes for stage in timeline.stages if math.isfinite(stage.memory_limit_bytes)}
-    for limit in sorted(limits):
+    for n, limit in enumerate(sorted(limits, reverse=True)):
         figure.add_hline(
             y=limit / units.GIBIBYTES.value,
             line={"color": COLORS["limit"], "dash": "dash", "width": 1.6},
             annotation={"text": f"limit: {units.size(limit)}", "font": {"color": COLORS["limit"]}},
+            annotation_position="bottom right" if n else "top right",
         )
     figure.update_xaxes(title=f"time in the step ({unit.name})", range=[0, timeline.step_s / unit.value])
     figure.update_yaxes(title=f"memory of each device ({units.GIBIBYTES.name})", rangemode="tozero")

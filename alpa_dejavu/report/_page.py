@@ -81,17 +81,9 @@ def _sureness(planned: PlanningResult) -> dict[str, Any] | None:
     sure = planned.confidence
     if sure is None:
         return None
-    low, high = sure.interval_s
-    facts = [("expected step", units.seconds(sure.expected_step_s)),
-             ("90 % interval", f"{units.seconds(low)} to {units.seconds(high)}")]  # fmt: skip
-    if sure.candidates > 1:
-        facts.append(("chance to be within 5 % of the best", f"{100 * sure.probability:.0f} %"))
-        compared = f": {sure.compared}" if sure.compared else ""
-        facts.append(("compared", f"{sure.candidates} plans{compared}"))
-    facts.append(("interval from", sure.spread_from))
     parts = tables.grounds(planned)
     return {
-        "facts": facts,
+        "facts": sure.facts,
         "bar": [(f"{name}: {100 * share:.0f} %", color_of(n), 100 * share)
                 for n, (name, share, _) in enumerate(by_ground(parts))],
         "grounds": tables.ground_rows(parts),
