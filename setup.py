@@ -86,6 +86,7 @@ setup(
         "rich",
         "click>=8.2",
         "pydantic>=2.9,<3",
+        "msgspec>=0.19",
         "typing_extensions>=4.12",
         "jinja2>=3.1",
         "plotly>=6",
