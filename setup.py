@@ -1,6 +1,5 @@
 """Installs alpa_dejavu; Alpa on stock jax is a package of its own, in patches/, whose wheel lies in this one's."""
 
-import re
 import shutil
 import subprocess
 import sys
@@ -12,26 +11,44 @@ from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 
-# What traces and shards models. Alpa 0.2.3 on our patches runs with these versions and no others.
-PLANNING_NEEDS = [
+# The planner, the playground and training: no upper bounds, so that they go into an environment of today.
+NEEDS = [
+    "jax>=0.4.30",
+    "numpy>=1.26",
+    "scipy>=1.12",
+    "optax>=0.2.3",
+    "scikit-learn>=1.4",
+    "joblib>=1.3",
+    "tqdm",
+    "numba>=0.60",
+    "highspy>=1.7",
+    "protobuf>=5",
+    "rich",
+    "click>=8.2",
+    "pydantic>=2.9",
+    "msgspec>=0.19",
+    "typing_extensions>=4.12",
+    "jinja2>=3.1",
+    "pyyaml>=6",
+    'tomli>=2; python_version < "3.11"',
+]
+
+# What Alpa 0.2.3 and the patches run with, and no other versions, on Python 3.10 to 3.12. Alpa isn't named, since its
+# metadata asks for jax==0.3.22 from a fork that is gone: `alpa-dejavu install-alpa` installs it with --no-deps.
+RAY = "ray>=2.10,<2.61"
+ALPA_NEEDS = [
     "jax==0.4.30",
     "jaxlib==0.4.30",
+    "numpy<2",
+    "scipy<1.16",
     "flax==0.8.5",
     "optax==0.2.3",
     "chex==0.1.86",
-    "scipy>=1.12,<1.16",
-    "scikit-learn",
-    "joblib>=1.3",
-    "tqdm",
+    RAY,
+    "pulp",
+    "setuptools<81",
+    "alpa-stock-jax==0.2.0",
 ]
-
-# What Alpa 0.2.3 and the patches run with. Alpa itself isn't named: its metadata asks for jax==0.3.22 from a fork that
-# is gone, so it is installed with --no-deps (`alpa-dejavu install-alpa`).
-ALPA_NEEDS = [*PLANNING_NEEDS, "ray>=2.10", "pulp", "setuptools<81", "alpa-stock-jax==0.2.0"]
-
-# What trains in the playground; its time alone needs none of it.
-_OF_THE_PLAYGROUND = ("jax", "jaxlib", "optax", "scipy", "scikit-learn", "joblib", "tqdm")
-PLAYGROUND_NEEDS = [need for need in ALPA_NEEDS if re.split("[=<>]", need)[0] in _OF_THE_PLAYGROUND]
 
 
 class BuildWithPatches(build_py):
@@ -76,31 +93,18 @@ setup(
             "report/*.js",
         ]
     },
-    python_requires=">=3.10,<3.13",
-    install_requires=[
-        *PLANNING_NEEDS,
-        "numpy>=1.26,<2",
-        "numba>=0.60",
-        "highspy>=1.7",
-        "protobuf>=5",
-        "rich",
-        "click>=8.2",
-        "pydantic>=2.9,<3",
-        "msgspec>=0.19",
-        "typing_extensions>=4.12",
-        "jinja2>=3.1",
-        "plotly>=6",
-        "pyyaml>=6",
-        'tomli>=2; python_version < "3.11"',
-    ],
+    python_requires=">=3.10",
+    install_requires=NEEDS,
     entry_points={"console_scripts": ["alpa-dejavu = alpa_dejavu.__main__:main"]},
     extras_require={
         "alpa": ALPA_NEEDS,
         "cuda": [*ALPA_NEEDS, "jax[cuda12]==0.4.30"],
-        "benchmarks": ["matplotlib>=3.9", "pandas>=2.2,<3", "scikit-learn", "scipy>=1.12,<1.16", "tqdm"],
-        "playground": PLAYGROUND_NEEDS,
+        "plots": ["plotly>=6"],
+        "flax": ["flax>=0.8.5"],
+        "ray": [RAY],
         "optuna": ["optuna>=5"],
         "umap": ["umap-learn>=0.5.7"],
+        "benchmarks": ["matplotlib>=3.9", "pandas>=2.2"],
         "byzfl": ["byzfl>=0.0.11"],
         "exports": ["torch==2.13.0"],
         "dev": [

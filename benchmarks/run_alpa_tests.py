@@ -61,7 +61,8 @@ def main(given: Sequence[str] | None = None) -> int:
     rows = [dataclasses.asdict(result) for result in results]
     folders, each = tables(results)
     if arguments.only == "*":
-        arguments.output.write_text(page(heading, folders, each), encoding="utf-8")
+        old = arguments.output.read_text(encoding="utf-8") if arguments.output.exists() else ""
+        arguments.output.write_text(page(heading, folders, each, old), encoding="utf-8")
     return Results(arguments.json, heading=heading, files=rows).shown(heading, folders)
 
 
@@ -144,10 +145,6 @@ def _terminated(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
-
-
 _RAY_START_LIMIT_S = 120
 
 
@@ -199,3 +196,7 @@ def run_limited(
             process.wait()
         said.seek(0)
         return code, said.read().decode(errors="replace")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

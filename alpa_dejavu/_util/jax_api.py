@@ -1,6 +1,6 @@
 """The interfaces of jax that aren't public, or that moved between versions; no other file asks which version it is.
 
-Jaxprs and their parts are taken from `core`. jax 0.4.30 to 0.12.0 were tried.
+Jaxprs and their parts are taken from `core`.
 """
 
 from __future__ import annotations
@@ -11,34 +11,56 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax._src import api, config, core, linear_util
+from jax._src import api, config, core, lib, linear_util
 from jax._src.interpreters import ad, batching, partial_eval
 from jax.extend.core import ClosedJaxpr
 
 __all__ = [
+    "TRIED",
     "ClosedJaxpr",
     "ad",
     "add_any_p",
+    "asks_to_be_inlined",
     "batching",
     "bound",
     "core",
+    "distributed_runtime",
     "gradients_by",
     "new_jaxpr",
     "new_variable",
     "scan_operands",
     "shaped",
+    "untried_version",
     "without_dead_code",
     "wrapped_function",
 ]
 
+TRIED = ("0.4.30", "0.6.2", "0.12.0.1")
+"""The versions that models were planned by."""
+
 add_any_p = ad.add_jaxvals_p
 """The primitive that adds up the cotangents of a value that is used several times."""
+
+distributed_runtime: Any = getattr(lib, "_jax" if hasattr(lib, "_jax") else "xla_extension")
+"""The extension module that joins processes and has their collectives."""
 
 
 def shaped(aval: core.AbstractValue) -> core.AbstractValue:
     """Returns an abstract value without a concrete one, which old versions of jax may have in it."""
     to_shaped = getattr(core, "raise_to_shaped", None)
     return aval if to_shaped is None else to_shaped(aval)
+
+
+def untried_version() -> str:
+    """Returns which versions were tried, in a sentence, where none of this jax's series was; else nothing."""
+    series = [version.split(".")[:2] for version in TRIED]
+    if jax.__version__.split(".")[:2] in series:
+        return ""
+    *others, last = TRIED
+    return (
+        f"jax {jax.__version__} was never tried, but {', '.join(others)} and {last} were; compare this plan with what "
+        "one of these gives"
+    )
 
 
 def new_jaxpr(
@@ -49,11 +71,14 @@ def new_jaxpr(
     constants: Sequence[core.Var] = (),
 ) -> core.Jaxpr:
     """Builds a jaxpr of equations; the values of its constants, which it closes over, aren't kept in it."""
+    operands, results = list(operands), list(results)
     described = getattr(linear_util, "DebugInfo", None)
-    others: dict[str, Any] = {} if described is None else {"debug_info": described("planned", "planned", None, None)}
+    others: dict[str, Any] = {}
+    if described is not None:
+        others["debug_info"] = described("planned", "planned", ("",) * len(operands), ("",) * len(results))
     if constants and "consts" in inspect.signature(core.Jaxpr.__init__).parameters:
         others["consts"] = [None] * len(constants)  # without values they would be operands
-    return core.Jaxpr(list(constants), list(operands), list(results), list(equations), set(effects), **others)
+    return core.Jaxpr(list(constants), operands, results, list(equations), set(effects), **others)
 
 
 def new_variable(aval: core.AbstractValue) -> core.Var:
@@ -75,6 +100,12 @@ def wrapped_function(value: Any) -> Any:
     if isinstance(getattr(value, "__self__", None), linear_util.WrappedFun):
         value = value.__self__
     return value.f if isinstance(value, linear_util.WrappedFun) else value
+
+
+def asks_to_be_inlined(params: Mapping[str, Any]) -> bool:
+    """Returns whether a jitted function's call is one that jax inlines: until 0.6 or so when it is traced."""
+    asked = params.get("inline", False)
+    return asked if isinstance(asked, bool) else asked.value.startswith("jax")
 
 
 def scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
@@ -105,7 +136,7 @@ def gradients_by(differentiate: Callable[..., Any]) -> Iterator[None]:
     original = getattr(api, name)
     if tuple(inspect.signature(original).parameters)[:3] != ("fun", "primals", "has_aux"):
         raise RuntimeError(
-            f"jax {jax.__version__} takes gradients in a way that isn't known; install one from 0.4.30 to 0.12.0"
+            f"jax {jax.__version__} takes gradients in a way that isn't known; install one of {', '.join(TRIED)}"
         )
 
     def vjp(fun: Any, *primals: Any, has_aux: bool = False, **others: Any) -> Any:

@@ -108,10 +108,11 @@ def exact_bytes(value: float) -> str:
 def times_bytes(count: float, num_bytes: float) -> str:
     """Returns how many things there are, and the bytes of one, as text.
 
-    >>> times_bytes(2.0082e9, 18.0)
-    '2.008 billion x 18 bytes'
+    >>> times_bytes(2.0082e9, 18.0), times_bytes(658100224, 18.0)
+    ('2.008 billion x 18 bytes', '658.1 million x 18 bytes')
     """
-    return f"{number(count)} x {number(num_bytes)} bytes"
+    counted = f"{number(count / 1e6)} million" if 1e6 <= count < 1e9 else number(count)
+    return f"{counted} x {number(num_bytes)} bytes"
 
 
 def _prefixed(unit: str) -> Callable[[float], str]:
@@ -195,14 +196,14 @@ def _joined(first: str, word: str, second: str) -> str:
     return f"{figure} {word} {second}" if unit and second.endswith(f" {unit}") else f"{first} {word} {second}"
 
 
-def hours(value: float, deviation: float | None = None) -> str:
+def hours(value: float, deviation: float | None = None, most: float = 0.0) -> str:
     """Returns the seconds of a long work as text: in hours from an hour on, in days from a thousand hours on, in years
-    from some years on, with their standard deviation if there is one.
+    from some years on, with their standard deviation if there is one; in the unit of `most` seconds if these are more.
 
-    >>> [hours(7200.0, 1800.0), hours(86400 * 30.0), hours(90.0, 4.5), hours(3.6e12)]
-    ['2 ± 0.5 hours', '720 hours', '90 ± 4.5 s', '114077 years']
+    >>> [hours(7200.0, 1800.0), hours(86400 * 30.0), hours(90.0, 4.5), hours(3.6e12), hours(1800.0, most=3600.0)]
+    ['2 ± 0.5 hours', '720 hours', '90 ± 4.5 s', '114077 years', '0.5 hours']
     """
-    unit = next(unit for unit, least in _LONG if value >= least)
+    unit = next(unit for unit, least in _LONG if max(value, most) >= least)
     off = "" if deviation is None else f" ± {number(deviation / unit.value)}"
     return f"{number(value / unit.value)}{off} {unit.name}"
 

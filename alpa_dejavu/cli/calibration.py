@@ -13,7 +13,7 @@ import click
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.commands import Command, CommandGroup, option
 from alpa_dejavu.cli.convert import convert, is_database, show_database
-from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.files import PAGE, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
@@ -39,7 +39,7 @@ def calibration() -> None:
 @option(
     "--html",
     "html_path",
-    type=OUTPUT,
+    type=PAGE,
     metavar="FILE",
     help="Write a page with what was measured, the fits, and maps of links.",
 )

@@ -21,7 +21,7 @@ from alpa_dejavu.layers.models import model_title
 from alpa_dejavu.plans.difference import differences
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.plans.table import lacking
-from alpa_dejavu.problem import NoPlanError, Plan, PricedBy
+from alpa_dejavu.problem import Cluster, NoPlanError, Plan, PricedBy
 from alpa_dejavu.simulation.breakdown import breakdown
 
 if TYPE_CHECKING:
@@ -50,8 +50,11 @@ def diff(
     The costs, in seconds of a step, add up to the whole difference. The first plan is changed into the second one
     choice at a time, in the order of the table and in the reverse order; a cost is the mean of both.
     """
+    from alpa_dejavu.planning.changed.kept_task import kept_cluster
+
     first, second = read_plan(first_path), read_plan(second_path)
-    print_difference(first, second, (str(first_path), str(second_path)), console(), model, trust_model, cluster)
+    on = cluster or kept_cluster(first, first_path) or kept_cluster(second, second_path)
+    print_difference(first, second, (str(first_path), str(second_path)), console(), model, trust_model, on)
 
 
 def print_difference(
@@ -61,7 +64,7 @@ def print_difference(
     to: Pages,
     model: str | None = None,
     trust_model: bool = False,
-    cluster: str | None = None,
+    cluster: str | Cluster | None = None,
 ) -> None:
     """Prints in what two plans (by their names in the tables) differ, what each difference costs, and both plans'
     figures.
@@ -75,15 +78,18 @@ def print_difference(
         changes = differences(first, second, functools.partial(_step_s, estimators, refused))
     if not changes:
         to.print("the plans don't differ in what they run")
-    table = Table([Head("what", "name"), *(Head(name, "text") for name in names), Head("costs")])
+    costs = [change.cost_s for change in changes if change.cost_s is not None]
+    # Both values stand wherever there is room, and the costs if there are any.
+    heads = [Head("what", "name"), *(Head(name, "text") for name in names), *([Head("costs")] if costs else [])]
+    table = Table(heads, leave=("costs",))
     for change in changes:
         texts = [model_title(text) if change.what == "model" else text for text in (change.first, change.second)]
-        table.add_row(change.what, *texts, "" if change.cost_s is None else _signed(change.cost_s))
-    costs = [change.cost_s for change in changes if change.cost_s is not None]
+        table.add_row(change.what, *texts, *([] if change.cost_s is None else [_signed(change.cost_s)]))
     if len(costs) > 1:
         table.add_row("together", "", "", _signed(sum(costs)))
     if changes:
         to.print(table)
+        to.print()
     if changes and not costs and not refused:
         to.print(
             f'rows have no costs, as plans in between need the same "{changes[0].what}"; the next table says in which '
@@ -91,7 +97,7 @@ def print_difference(
         )
     for line in _caveats(first, second, names, costs, refused):
         to.print(line)
-    figures = new_table(("of the average device",), (*names, "difference"))
+    figures = new_table(("a device's step, on average",), (*names, "difference"))
     parts = [breakdown(plan) for plan in (first, second)]
     for part in dict.fromkeys([*parts[0], *parts[1]]):
         times = [shares.get(part, 0.0) for shares in parts]
@@ -134,7 +140,7 @@ def _with_sizes(first: Plan, second: Plan) -> tuple[Plan, Plan]:
 
 
 def _estimators(
-    first: Plan, second: Plan, model: str | None, trust_model: bool, cluster: str | None
+    first: Plan, second: Plan, model: str | None, trust_model: bool, cluster: str | Cluster | None
 ) -> Callable[[PricedBy | None, str], PlanEstimator]:
     """Traces a model when a plan is first asked for, and once for each way of pricing."""
     fuller = max((first, second), key=lambda plan: (plan.hardware is not None, len(plan.devices_of_hosts)))

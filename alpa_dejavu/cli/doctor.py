@@ -55,7 +55,7 @@ _PACKAGES = (
     ("alpa-dejavu", "this planner"),
     ("jax", "tracing models"),
     ("jaxlib", "tracing models"),
-    ("flax", "the known models"),
+    ("flax", "the models of Kraken"),
     ("optax", "the known models"),
     ("numba", "slicing"),
     ("highspy", "sharding, exactly"),
@@ -109,7 +109,7 @@ def checks(compiles: bool = False) -> tuple[Check, ...]:
     trials = (
         (
             "planning without devices",
-            "import jax, flax, optax, highspy; print('jax', jax.__version__, 'traces')",
+            "import jax, optax, highspy; print('jax', jax.__version__, 'traces')",
             _PLANNING,
         ),
         ("slicing", f"from alpa_dejavu.cli._warm_up import warm_up; print(warm_up({within}))", _PLANNING),

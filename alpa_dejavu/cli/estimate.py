@@ -56,10 +56,12 @@ def estimate(
     if training:
         model = model_text(plan.model if model is None else model, training=training)
     with working(f"estimating {plan_path}"):
+        from alpa_dejavu.planning.changed.kept_task import kept_cluster
         from alpa_dejavu.planning.given.fitting import what_fits
         from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
-        estimator = PlanEstimator(plan, model, cluster, trust_model=trust_model, **pricing)
+        on = cluster or kept_cluster(plan, plan_path)
+        estimator = PlanEstimator(plan, model, on, trust_model=trust_model, **pricing)
         planned = estimator.estimate(plan)
         fits = what_fits(plan, estimator) if lacking(planned.plan) else ""
     to, written = console(takes_stdout(*paths)), write_outputs(planned, *paths)

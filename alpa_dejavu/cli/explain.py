@@ -19,7 +19,7 @@ from alpa_dejavu.plans.plan_changes import stages_text
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.plans.table import fullest_parts
 from alpa_dejavu.problem import Plan
-from alpa_dejavu.simulation.sensitivity import alike, slope_texts
+from alpa_dejavu.simulation.sensitivity import alike, slope_texts, tells
 
 if TYPE_CHECKING:
     from alpa_dejavu.report.explanation import Explanation
@@ -50,25 +50,24 @@ def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
     print_said(plan, to)
     for note in explained.notes:
         to.print(note)
-    parts = new_table(("of the average device",), ("time", "share"))
+    parts = new_table(("a device's step, on average",), ("time", "share"))
     for part, time in explained.parts.items():
         parts.add_row(part, units.seconds(time), f"{100 * time / plan.step_s:.1f} %")
-    to.print(parts)
+    tables = [parts]
     settings = new_table(("one setting changed", "to"), ("iteration", "saves", "fullest memory"))
     for setting in explained.settings:
         step_s, memory = setting.plan.step_s, units.size(setting.memory_bytes)
         settings.add_row(
             setting.what, setting.value, units.seconds(step_s), f"{100 * (1 - step_s / plan.step_s):.1f} %", memory
         )
-    if explained.settings:
-        to.print(settings)
-    helps = new_table(("what would help",), ("iteration", "saves"))
+    tables += [settings] if explained.settings else []
+    helps = new_table(("the same plan with",), ("iteration", "saves"))
     for option in explained.what_if:
         saved = 100 * (1 - option.step_s / plan.step_s)
         helps.add_row(option.change, units.seconds(option.step_s), f"{saved:.1f} %")
-    to.print(helps)
-    to.print(memory_table(plan))
-    to.print(sensitivity_table(explained.sensitivities))
+    for table in (*tables, helps, memory_table(plan), sensitivity_table(explained.sensitivities)):
+        to.print()
+        to.print(table)
     for line in lacking:
         to.print(line)
 
@@ -76,7 +75,7 @@ def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
 def memory_table(plan: Plan) -> Table:
     """Returns a table of what a device of a plan's fullest stage keeps, part by part, and what is left of it."""
     fullest = fullest_parts(plan)
-    table = new_table((f"what a device of stage {fullest.stage} keeps, the fullest",), ("memory", "of the device"))
+    table = new_table((f"kept by a device of stage {fullest.stage}, the fullest",), ("memory", "of the device"))
     left = fullest.limit_bytes - sum(num_bytes for _, num_bytes in fullest.parts)
     for name, num_bytes in (*fullest.parts, ("left" if left >= 0 else "missing", abs(left))):
         share = f"{100 * num_bytes / fullest.limit_bytes:.1f} %" if fullest.limit_bytes else ""
@@ -105,11 +104,11 @@ def sensitivity_table(sensitivities: Sequence[Sensitivity]) -> Table:
     """Returns a table of the figures that a plan's step depends on, the one that saves most first, in percent of it."""
     table = new_table(
         ("what to speed up first",),
-        ("1 % better saves", "of the step", "1 % worse costs", "twice as good", "with the best plan", "saves"),
-        ("the best plan then",),
-        leave=("the best plan then", "1 % worse costs", "of the step"),
+        ("1 % faster saves", "of the step", "1 % slower costs", "step at twice the speed", "planned anew", "saves"),
+        ("the new plan",),
+        leave=("the new plan", "1 % slower costs", "of the step"),
     )
-    rows = alike(sensitivities)
+    rows = [row for row in alike(sensitivities) if tells(row[1])]
     for what, together in rows[:_MOST]:
         table.add_row(what, *_cells(together))
     if len(rows) > _MOST:

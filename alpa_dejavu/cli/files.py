@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import click
 
+from alpa_dejavu._util.extras import need
 from alpa_dejavu._util.json_file import check_folder, descriptor, is_stream, unfinished, write_whole
 from alpa_dejavu.cli.output import write_stdout
 
@@ -22,7 +23,6 @@ _STDOUT = pathlib.Path("-")
 _TRIED_BYTES = 2**16
 
 
-@final
 class _Output(click.Path):
     """A path; what stands for standard output, as /dev/stdout, becomes `-`."""
 
@@ -31,8 +31,20 @@ class _Output(click.Path):
         return _STDOUT if path != _STDOUT and descriptor(path) == 1 else path
 
 
+@final
+class _Page(_Output):
+    """A page of HTML, which is drawn by an extra: what lacks it says so before any work."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> pathlib.Path:
+        need("plots", "plotly")
+        return super().convert(value, param, ctx)
+
+
 OUTPUT = _Output(path_type=pathlib.Path, dir_okay=False, readable=False, allow_dash=True)
 """A file that is written, or `-` for standard output."""
+
+PAGE = _Page(path_type=pathlib.Path, dir_okay=False, readable=False, allow_dash=True)
+"""The same for a page of HTML."""
 
 
 def check_outputs(*paths: pathlib.Path | None) -> None:

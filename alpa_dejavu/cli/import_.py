@@ -11,7 +11,7 @@ import click
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.cli.commands import PREDICTIONS, Command, option
 from alpa_dejavu.cli.diff import print_difference
-from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output, write_outputs
+from alpa_dejavu.cli.files import OUTPUT, PAGE, check_outputs, takes_stdout, write_output, write_outputs
 from alpa_dejavu.cli.models import sizes_of_model
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import CLUSTER, FILES, MODEL, PLAN_FILE, LateChoice, hosts_option, pricing_options
@@ -44,7 +44,7 @@ from alpa_dejavu.plans.table import lacking
 @option("--faster", "faster_path", group=FILES, type=OUTPUT, metavar="FILE",
         help="Search the same runtime's best plan, and write it.")  # fmt: skip
 @option("--json", "json_path", group=FILES, type=OUTPUT, metavar="FILE", help="Write the imported plan.")
-@option("--html", "html_path", group=FILES, type=OUTPUT, metavar="FILE", help="Write a report on the imported plan.")
+@option("--html", "html_path", group=FILES, type=PAGE, metavar="FILE", help="Write a report on the imported plan.")
 @option("--optimizer", group=MODEL, rare=True, type=LateChoice("layers.models:OPTIMIZERS"),
         help="Optimizer, where the file names none.")  # fmt: skip
 @pricing_options

@@ -133,6 +133,13 @@ class Fields(click.ParamType):
         return values
 
 
+def is_function(model: str) -> bool:
+    """Returns whether the model of a command line is a function, as "module:function"."""
+    from alpa_dejavu.layers.models import known_name
+
+    return ":" in model and known_name(model) is None
+
+
 model_option = option(
     "--model", group=MODEL, required=True,
     help="Name (`alpa-dejavu models`), config.json, Megatron script, or module:function of your own.",
@@ -140,7 +147,7 @@ model_option = option(
 other_model_option = option("--model", group=MODEL, help="Model instead of the plan's: a name, or module:function.")
 sequence_option = option(
     "--sequence", group=MODEL, type=click.IntRange(min=1),
-    help="Tokens of a sample.  [default: the model's most]",
+    help="Tokens of a sample; of a function's model for --tokens.  [default: the most]",
 )  # fmt: skip
 _TRAINED = {
     "train_last": option(
@@ -190,10 +197,10 @@ def training_options(command: F) -> F:
 
 def model_text(model: str, sequence: int | None = None, training: Mapping[str, Any] = MappingProxyType({})) -> str:
     """Returns the model of a command line as planning takes it: the sizes as text where a file has them, or its
-    `sequence` changes, or other fields by how it is trained; else what was given. Raises ValueError if the file can't
-    be read, the sizes can't be changed so, or the model has none.
+    `sequence` changes, or other fields by how it is trained; else what was given, as a function is. Raises ValueError
+    if the file can't be read, the sizes can't be changed so, or the model has none.
     """
-    if not is_model_file(model) and sequence is None and not training:
+    if not is_model_file(model) and not training and (sequence is None or is_function(model)):
         return model
     if is_model_file(model) and not training:
         from alpa_dejavu.exports import read_model

@@ -11,7 +11,7 @@ from typing import Any, final
 import click
 
 from alpa_dejavu.cli.commands import F, option
-from alpa_dejavu.cli.files import OUTPUT
+from alpa_dejavu.cli.files import OUTPUT, PAGE
 
 BY_DEFAULT = "priced as Alpa runs it, the default: --runtime megatron, torchtitan ... price what these run"
 # The headings of options in `--help-all`.
@@ -110,6 +110,13 @@ checkpoint_option = option(
     callback=lambda context, parameter, rate: rate and rate * 1e9,
     metavar="GB/S",
     help="Rate at which all hosts together read a checkpoint after a host was lost.  [default: the cluster's, if any]",
+)
+for_option = option(
+    "--for",
+    "runs_on",
+    group=SEARCH,
+    type=LateChoice("planning.search.runtimes:RUNTIMES"),
+    help="Framework that must be able to run the plan.",
 )
 overlap_option = option(
     "--overlap",
@@ -253,6 +260,6 @@ def output_options(command: F) -> F:
         ("--json", "Write the plan file, which other commands read."),
     ):
         parameter = f"{name.removeprefix('--')}_path"
-        rare = name in ("--python", "--trace")
-        command = option(name, parameter, group=FILES, rare=rare, type=OUTPUT, metavar="FILE", help=text)(command)
+        rare, kind = name in ("--python", "--trace"), PAGE if name == "--html" else OUTPUT
+        command = option(name, parameter, group=FILES, rare=rare, type=kind, metavar="FILE", help=text)(command)
     return command

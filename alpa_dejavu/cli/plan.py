@@ -40,6 +40,7 @@ from alpa_dejavu.cli.parameters import (
     checkpoint_option,
     communication_option,
     division_options,
+    for_option,
     hosts_option,
     layers_option,
     memory_margin_option,
@@ -92,8 +93,7 @@ _LONG = 8192
     help="Pipeline schedule. auto searches all, or those that the given runtime has; Alpa has 1f1b, "
     "1f1b_overlap_friendly, gpipe and inference.  [default: 1f1b, or auto with --for]",
 )
-@option("--for", "runs_on", group=SEARCH, type=LateChoice("planning.search.runtimes:RUNTIMES"),
-        help="Framework that must be able to run the plan.")  # fmt: skip
+@for_option
 @slicer_option
 @option("--risk", group=MEMORY, rare=True, type=float, metavar="SHARE",
         help="Probability of running out of memory that a plan may have.  [default: 0.01]")  # fmt: skip
@@ -175,7 +175,7 @@ def plan(
         model = model_text(model, sequence, training)
         check_sizes(batch, layers, micro_batches, hosts)
         check_copies(host_fails_every, copy_every)
-        whole = asked_steps(steps, samples, tokens, batch, model)
+        whole = asked_steps(steps, samples, tokens, batch, model, sequence)
         ask = functools.partial(
             plan_model,
             model,

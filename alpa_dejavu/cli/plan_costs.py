@@ -10,6 +10,7 @@ import click
 from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.cli.commands import F, option
+from alpa_dejavu.cli.models import is_function
 from alpa_dejavu.cli.output import Pages
 from alpa_dejavu.cli.parameters import PRICES
 from alpa_dejavu.cli.table import Table, new_table
@@ -93,11 +94,17 @@ def whole_run_options(command: F) -> F:
 
 
 def asked_steps(
-    steps: int | None, samples: int | None, tokens: int | None, batch: int | None, model: str
+    steps: int | None, samples: int | None, tokens: int | None, batch: int | None, model: str, sequence: int | None
 ) -> int | None:
     """Returns how many steps a training has by the option given; None: none was. Raises ValueError for more than one
-    option, a step that infers, or samples that aren't sequences of tokens.
+    option, a step that infers, or samples that aren't sequences of tokens; of a function's model `sequence` says how
+    long these are, for --tokens alone.
     """
+    if sequence is not None and is_function(model) and tokens is None:
+        raise ValueError(
+            f"--sequence is {sequence}, but must come with --tokens for {model}, whose samples are as long as the "
+            "function makes them; leave it out"
+        )
     asked = {"--steps": steps, "--samples": samples, "--tokens": tokens}
     names = [name for name, value in asked.items() if value is not None]
     if not names:
@@ -115,7 +122,7 @@ def asked_steps(
     if samples is not None:
         return steps_of_samples(samples, batch)
     if tokens is not None:
-        return steps_of_tokens(tokens, batch, model)
+        return steps_of_tokens(tokens, batch, model, sequence if is_function(model) else None)
     assert steps is not None, "one of them is given"
     checks.count("plan", "--steps", steps)
     return steps

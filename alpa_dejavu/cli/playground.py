@@ -13,7 +13,7 @@ import click
 
 from alpa_dejavu._util.json_file import peek
 from alpa_dejavu.cli.commands import Command, CommandGroup, option
-from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.files import OUTPUT, PAGE, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import Pages, console, progress
 from alpa_dejavu.cli.playground_jobs import draw_jobs, jobs
 from alpa_dejavu.cli.table import new_table
@@ -26,7 +26,7 @@ _FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
 _html_option = option(
     "--html",
     "html_path",
-    type=OUTPUT,
+    type=PAGE,
     metavar="FILE",
     help="Write a page with curves, the table, and each worker's timeline.",
 )

@@ -11,7 +11,7 @@ import click
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history import history_path
 from alpa_dejavu.cli.commands import Command, option
-from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.files import PAGE, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.models import other_model_option
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import FILES, HISTORY, PLAN_FILE, calibration_option, local_option, trust_option
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @trust_option
 @option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Steps to measure.")
 @local_option
-@option("--html", "html_path", group=FILES, type=OUTPUT, metavar="FILE", help="Write a report with the measurements.")
+@option("--html", "html_path", group=FILES, type=PAGE, metavar="FILE", help="Write a report with the measurements.")
 @option("--history", type=HISTORY, metavar="FILE", help="File of past runs to append to.  [default: the user's]")
 @option("--no-history", is_flag=True, help="Append to no file of past runs.")
 @calibration_option

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alpa_dejavu.cli.commands import Command, option
-from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.files import OUTPUT, PAGE, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.table import new_table
@@ -35,7 +35,7 @@ _FORMATS = ("float32", "bfloat16", "float16", "int8")
     rests_on="The network is run on the inputs that the function returns, with random masks.",
 )
 @click.argument("function", metavar="MODULE:FUNCTION")
-@option("--html", "html_path", type=OUTPUT, metavar="FILE", help="Write a page with curves, heat maps and tables.")
+@option("--html", "html_path", type=PAGE, metavar="FILE", help="Write a page with curves, heat maps and tables.")
 @option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all figures.")
 @option("--parts", "kind", type=click.Choice(_KINDS), default="neurons", show_default=True, help="Parts that fail.")
 @option("--only", multiple=True, metavar="PATH",

@@ -137,12 +137,14 @@ def joined_by_gloo(rank: int, address: str) -> Any:
     them joined. The first of them serves at the address, a host and port on the loopback interface.
     """
     from jax._src import xla_bridge
-    from jax._src.lib import xla_client, xla_extension
+    from jax._src.lib import xla_client
 
-    service = xla_extension.get_distributed_runtime_service(address, 2) if rank == 0 else None
-    client = xla_extension.get_distributed_runtime_client(address, rank, init_timeout=_PATIENCE_S)
+    from alpa_dejavu._util.jax_api import distributed_runtime
+
+    service = distributed_runtime.get_distributed_runtime_service(address, 2) if rank == 0 else None
+    client = distributed_runtime.get_distributed_runtime_client(address, rank, init_timeout=_PATIENCE_S)
     client.connect()
-    collectives = xla_extension.make_gloo_tcp_collectives(client, hostname=LOOPBACK)
+    collectives = distributed_runtime.make_gloo_tcp_collectives(client, hostname=LOOPBACK)
 
     def make_client() -> Any:
         return xla_client.make_cpu_client(distributed_client=client, node_id=rank, num_nodes=2, collectives=collectives)

@@ -20,8 +20,8 @@ from alpa_dejavu.planning.search.models.named_model import sized_transformer
 from alpa_dejavu.problem import Cluster, PricedBy
 
 _UNDIVIDED = (
-    "without sequence parallelism each tensor-parallel device keeps norms and residuals whole, which is priced so; "
-    "estimates of the plan's file have them divided"
+    "norms and residuals are priced whole on each tensor-parallel device, as without sequence parallelism; `estimate` "
+    "of the plan's file divides them"
 )
 
 

@@ -100,7 +100,7 @@ def _check_keys(file: CheckedFile[dict[str, Any]], kind: str, data: dict[str, An
         if setting is None and value is not None:
             raise file.problem((*outer, key), unknown_setting(key, key, settings))
         if setting is not None and setting.use == "off" and not setting.leaves(value):
-            raise file.problem((*outer, key), f"{key} is {short(value)}, which isn't planned; leave it out")
+            raise file.problem((*outer, key), f"{key} is {short(value)}, which isn't planned; {setting.remedy}")
     heads = data.get("architectures") or []
     endings = ENCODERS.get(kind, ("ForCausalLM", "LMHeadModel"))
     endings += ("ForConditionalGeneration",) if kind == "gemma3" else ()

@@ -57,20 +57,27 @@ class Setting(NamedTuple):
     default: Any = None  # its value where nothing is said
 
     def leaves(self, value: Any) -> bool:
-        """Returns whether a value of one that is off leaves all as it is."""
+        """Returns whether a value of one that is off leaves all as it is; a number also as the text of an argument."""
         if self.allowed:
-            return value is None or any(type(value) is type(other) and value == other for other in self.allowed)
+            texts = (value, value if isinstance(value, bool) else str(value))
+            same = (type(own) is type(other) and own == other for own in texts for other in self.allowed)
+            return value is None or any(same)
         return _is_off(value)
+
+    @property
+    def remedy(self) -> str:
+        """Returns what to do about a value of one that is off."""
+        return f"make it {self.allowed[0]!r}, or leave it out" if self.allowed else "leave it out, or switch it off"
 
 
 def _is_off(value: Any) -> bool:
-    """Returns whether a feature's value switches it off: null, false, nothing, or groups that aren't enabled.
+    """Returns whether a feature's value switches it off: null, false, an empty text, or groups that aren't enabled.
 
     >>> _is_off({"weights": {"shared_parameters": {"enabled": False}, "different_groups": {"a": {"bits": 8}}}})
     True
     """
     if not isinstance(value, dict):
-        return value is None or value is False
+        return value is None or value is False or value == ""
     key = next((key for key in ("enabled", "deepcompile", "shared_parameters") if key in value), None)
     return all(map(_is_off, value.values() if key is None else (value[key],)))
 
@@ -230,8 +237,7 @@ def checked_settings(
         if len(place) == 1 and key in sections and value is not None and not isinstance(value, dict):
             raise wrong(place, f"{key} is {short(value)}, but must be a section of settings{mend}")
         if setting.use == "off" and not setting.leaves(value):
-            remedy = f"make it {setting.allowed[0]!r}" if setting.allowed else "leave it out, or switch it off"
-            raise wrong(place, f"{shown} is {short(value)}, which isn't planned; {remedy}")
+            raise wrong(place, f"{shown} is {short(value)}, which isn't planned; {setting.remedy}")
         values[shown] = value
         if setting.use == "aside":
             aside.setdefault(line_of(place) or 0, []).append(shown)

@@ -11,7 +11,7 @@ from typing import Any, final
 import jax
 
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu._util.jax_api import core
+from alpa_dejavu._util.jax_api import asks_to_be_inlined, core, untried_version
 from alpa_dejavu.layers._arguments import Arguments
 from alpa_dejavu.layers._capture import capturing, gradient_p
 from alpa_dejavu.layers._cluster import EquationClusters
@@ -164,14 +164,14 @@ def _without_loops(
     """The traced step, its scans over layers unrolled."""
     with collector_paused():
         flat = unrolled(loss, gradients, update, data)
-    bare, marks = without_marks(flat.loss)
+    bare, marks = without_marks(_inline(flat.loss))
     notes = _notes(name, flat, arguments)
     return TracedStep(name, bare, flat.gradients, data, flat.update, arguments.batch, num_micro_batches, marks, notes)
 
 
 def _notes(name: str, flat: Unrolled, arguments: Arguments) -> tuple[str, ...]:
     """Sentences on what a reader of a step's plan may not expect."""
-    notes = []
+    notes = list(filter(None, [untried_version()]))
     if flat.update is None:
         notes.append(
             f"the step of {name} takes no gradient, so this is a plan for inference; if it is to train, take the "
@@ -252,3 +252,10 @@ def _opened(loss: core.Jaxpr) -> core.Jaxpr:
     equations, results = renamed(function, loss.eqns[0].invars)
     names = dict(zip(loss.eqns[0].outvars, results, strict=True))
     return _opened(loss.replace(eqns=equations, outvars=[named(names, atom) for atom in loss.outvars]))
+
+
+def _inline(loss: core.Jaxpr) -> core.Jaxpr:
+    """A loss with the functions inlined that ask jax for it, which a new one does only when it compiles."""
+    names: dict[core.Var, core.Atom] = {}
+    equations = list(inlined(loss.eqns, names, lambda equation: asks_to_be_inlined(equation.params)))
+    return loss.replace(eqns=equations, outvars=[named(names, atom) for atom in loss.outvars])

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from alpa_dejavu._util.extras import installed_version
 from alpa_dejavu.calibration import Calibration, check_choice, prices
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
@@ -198,7 +199,7 @@ def plan_model(
         risk=risk, submeshes=submeshes, remat=space.remat, zero=space.zero, layers=layers or "auto",
         micro_batches=micro_batches or "auto", slicer=slicer_name(slicing), objective=objective,
         strategy=strategy if isinstance(strategy, str) else type(strategy).__name__, offload=offload,
-        replicas=replicas, runs_on=runs_on, attention=attention,
+        replicas=replicas, runs_on=runs_on, attention=attention, jax=installed_version("jax") or "",
     )  # fmt: skip
     task = PlanningTask(
         source=source,

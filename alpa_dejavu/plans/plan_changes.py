@@ -45,7 +45,8 @@ def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
 
 def _choice_changes(first: Plan, second: Plan, own: Outline, other: Outline) -> Iterator[tuple[str, str, str]]:
     for what, text in _OF_OUTLINES.items():
-        yield what, text(own), text(other)
+        if own.choices[what] != other.choices[what]:
+            yield what, text(own), text(other)
     if (own.pipeline, own.chunks) == (other.pipeline, other.chunks):
         blocks = [grouped(list(map(str, outline.blocks))) for outline in (own, other)]
         yield _BLOCKS, blocks[0], blocks[1]
@@ -55,7 +56,8 @@ def _choice_changes(first: Plan, second: Plan, own: Outline, other: Outline) -> 
 
 
 def _stage_changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
-    yield "micro-batches", str(first.num_micro_batches), str(second.num_micro_batches)
+    if first.num_micro_batches != second.num_micro_batches:
+        yield "micro-batch", _micro_batch_text(first), _micro_batch_text(second)
     if _chunks_differ(first, second):
         first_text, other = (f"{plan.schedule}: {stages_text(plan)}" for plan in (first, second))
         yield "schedule", first_text, other
@@ -80,7 +82,7 @@ def between(first: Plan, second: Plan, names: Collection[str]) -> Plan:
 
     outlines = outlines_of(first, second)
     if outlines is None:
-        count, schedule = of("micro-batches").num_micro_batches, of("schedule").schedule
+        count, schedule = of("micro-batch").num_micro_batches, of("schedule").schedule
         stages = list(_stages(first, second, of))
     else:
         outline = _outline_between(*outlines, names)
@@ -301,6 +303,13 @@ def stages_text(plan: Plan) -> str:
     return grouped([f"{_layers_text(stage)} on {_devices_text(stage)}" for stage in plan.stages])
 
 
+def _micro_batch_text(plan: Plan) -> str:
+    """Returns the samples of a replica's micro-batch, as far as they are known, and the number of micro-batches."""
+    count, replicas = plan.num_micro_batches, [stage.data_parallel // stage.context_parallel for stage in plan.stages]
+    samples = "" if plan.batch is None else units.span([plan.batch / count / own for own in replicas], units.number)
+    return f"{samples} x {count}".strip()
+
+
 _Stages = Sequence[StagePlan]
 
 
@@ -336,7 +345,7 @@ _OF_OUTLINES: dict[str, Callable[[Outline], str]] = {
     "expert": _degree_text("expert"),
     "pipeline": lambda outline: str(outline.pipeline),
     "schedule": lambda outline: outline.schedule,
-    "micro-batch": lambda outline: str(outline.micro_batch),
+    "micro-batch": lambda outline: f"{outline.micro_batch} x {outline.num_micro_batches}",
     "recompute": _again_text,
     "ZeRO": lambda outline: ZERO_NAMES[outline.zero],
     "shard": _degree_text("shard"),

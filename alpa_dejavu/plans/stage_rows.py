@@ -190,14 +190,27 @@ def _degrees_text(stages: Sequence[StagePlan | MeshConfig], pipeline: Sequence[s
     return ", ".join(texts)
 
 
-def _kept_texts(stages: Sequence[StagePlan | MeshConfig]) -> list[str]:
+def zero_text(stages: Sequence[StagePlan | MeshConfig]) -> str:
+    """Returns what data-parallel devices share of stages, by its usual name, and in which groups.
+
+    >>> zero_text([MeshConfig((8, 1), 8, 1, zero=2, sharded=4)])
+    'ZeRO-1 in groups of 4'
+    """
     groups = [of.sharded for of in stages]
     within = f" in groups of {_span(groups)}" if any(groups) else ""
-    levels = (f"ZeRO-{ZERO_NAMES[of.zero]}" if of.zero else "no ZeRO" for of in stages)
-    shared, again = (" or ".join(dict.fromkeys(texts)) for texts in (levels, map(recomputed_text, stages)))
+    return " or ".join(dict.fromkeys(zero_name(of.zero) for of in stages)) + within
+
+
+def zero_name(level: int) -> str:
+    """Returns the usual name of a ZeRO level."""
+    return f"ZeRO-{ZERO_NAMES[level]}" if level else "no ZeRO"
+
+
+def _kept_texts(stages: Sequence[StagePlan | MeshConfig]) -> list[str]:
+    again = " or ".join(dict.fromkeys(map(recomputed_text, stages)))
     offloads = [of.offloaded if isinstance(of, StagePlan) else of.offload for of in stages]
     kept = " or ".join(dict.fromkeys(offload.text for offload in offloads if offload.any))
-    return [shared + within, f"recompute {again}", *([f"offload {kept}"] if kept else [])]
+    return [zero_text(stages), f"recompute {again}", *([f"offload {kept}"] if kept else [])]
 
 
 def recomputed_text(of: StagePlan | MeshConfig) -> str:
@@ -224,7 +237,8 @@ def _hidden(row: StageRow) -> str:
     stage = row.stage
     if not (stage.hidden_s or stage.hidden_per_step_s):
         return ""
-    return f"{units.seconds(stage.hidden_s)} + {units.seconds(stage.hidden_per_step_s)} a step"
+    once = f"{units.seconds(stage.hidden_per_step_s)} a step"
+    return f"{units.seconds(stage.hidden_s)} + {once}" if stage.hidden_s else once
 
 
 def _host_bytes(row: StageRow) -> str:

@@ -11,7 +11,6 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu._util.extras import need
 from alpa_dejavu.playground._arrays import Coordinates, Figures, Params, Rows, State, Vector, Vectors
 from alpa_dejavu.playground._gradient import WorkerGradient, programs
 from alpa_dejavu.playground._journal import Journal
@@ -116,7 +115,6 @@ class JaxLearner(Learner):
     """A source of gradients and updates by JAX and optax."""
 
     def __init__(self, job: Job, problem: Problem, seed: int, journal: Journal, start: Vector | None = None) -> None:
-        need("playground", "jax", "optax")
         import jax
 
         self._job, self._seed, self._journal, self._problem, self._jax = job, seed, journal, problem, jax

@@ -68,11 +68,13 @@ class Confidence:
 
         >>> for fact in Confidence(0.83, 1.25, (0.9, 1.8), 200, 9, "assumed spreads").facts:
         ...     print(*fact, sep=": ")
-        expected step: 1.25 s, 90 % interval from 900 ms to 1.8 s, by assumed spreads
+        expected step: 1.25 s, 90 % interval from 900 ms to 1.8 s
+        interval's width: assumed spreads
         sure of the choice: 83 % that it is within 5 % of the best of 9 candidates
         """
         expected, low, high = map(units.seconds, (self.expected_step_s, *self.interval_s))
-        facts = [("expected step", f"{expected}, 90 % interval from {low} to {high}, by {self.spread_from}")]
+        facts = [("expected step", f"{expected}, 90 % interval from {low} to {high}"),
+                 ("interval's width", self.spread_from)]  # fmt: skip
         if self.candidates > 1:
             of = f": {self.compared}" if self.compared else ""
             share = f"{100 * self.probability:.0f} % that it is within 5 % of the best of {self.candidates} candidates"
@@ -151,6 +153,7 @@ class PricedBy:
         layers, micro_batches: how many of them were asked for; "auto": the search chose.
         offload: where stages could offload what they keep: "none", "cpu", "nvme" or "auto".
         attention: how attention was to be priced and kept, "fused" or "plain"; empty: as the training framework has it.
+        jax: the version that models are traced by; empty: not known.
     """
 
     latency: Annotated[str, stated("text: the latency model")] = ""
@@ -173,6 +176,7 @@ class PricedBy:
     replicas: Rare[Annotated[Size, stated("a whole number of replicas that each stage had at least")]] = 1
     runs_on: Rare[Annotated[str, stated("text: the training framework whose rules plans were restricted to")]] = ""
     attention: Rare[Annotated[str, chosen(("", "fused", "plain")), stated('"fused", "plain" or empty')]] = ""
+    jax: Rare[Annotated[str, stated("text: the version of jax that models are traced by")]] = ""
 
     @property
     def streams(self) -> bool:

@@ -20,7 +20,7 @@ _SIZES = Stored(tuple[Size, Size], dataclasses.astuple, lambda sizes: Submesh(*s
 
 
 @final
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class StagePlan:
     """A stage of a plan: its layers, its devices, and what it is predicted to cost.
 
@@ -48,13 +48,14 @@ class StagePlan:
             only the kinds above are known.
     """
 
-    layers: Annotated[tuple[_Number, _Number], stated("[first layer, last layer], inclusive, from 0")]
-    submesh: Annotated[Submesh, _SIZES, stated("[hosts, devices per host]")]
+    layers: Annotated[tuple[_Number, _Number], stated("[first layer, last layer], inclusive, from 0")] = (
+        dataclasses.field(kw_only=False)
+    )
+    submesh: Annotated[Submesh, _SIZES, stated("[hosts, devices per host]")] = dataclasses.field(kw_only=False)
     logical_mesh: Annotated[
         tuple[Size, ...], listed("a list of sizes, such as [data parallel, tensor parallel]", min_length=1)
-    ]
-    hosts: Annotated[tuple[Text, ...], listed("a list of host names", min_length=1)]
-    _: dataclasses.KW_ONLY
+    ] = dataclasses.field(kw_only=False)
+    hosts: Annotated[tuple[Text, ...], listed("a list of host names", min_length=1)] = dataclasses.field(kw_only=False)
     remat: Needed[Remat] = "none"
     zero: Needed[Zero] = 0
     options: Annotated[

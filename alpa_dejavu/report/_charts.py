@@ -7,16 +7,19 @@ import math
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.extras import from_extra
 from alpa_dejavu.clusters.placement import site_of
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.plans.stage_rows import degrees_text, kept_text
 from alpa_dejavu.problem import MeshConfig, StagePlan
 from alpa_dejavu.report._style import COLORS, finished
+from alpa_dejavu.report.trace_events import lane_names
 from alpa_dejavu.simulation.step import Timeline
+
+go: Any = from_extra("plots", "plotly.graph_objects")
 
 _NUMBERED = 16
 """How many stages have their number in the chart of layers, on narrow pages, too."""
@@ -41,11 +44,12 @@ def memory_chart(timeline: Timeline) -> dict[str, Any]:
             hovertemplate=f"{name}: {shown_at}<extra></extra>",
         )
     limits = {stage.memory_limit_bytes for stage in timeline.stages if math.isfinite(stage.memory_limit_bytes)}
-    for limit in sorted(limits):
+    for n, limit in enumerate(sorted(limits, reverse=True)):
         figure.add_hline(
             y=limit / units.GIBIBYTES.value,
             line={"color": COLORS["limit"], "dash": "dash", "width": 1.6},
             annotation={"text": f"limit: {units.size(limit)}", "font": {"color": COLORS["limit"]}},
+            annotation_position="bottom right" if n else "top right",
         )
     figure.update_xaxes(title=f"time in the step ({unit.name})", range=[0, timeline.step_s / unit.value])
     figure.update_yaxes(title=f"memory of each device ({units.GIBIBYTES.name})", rangemode="tozero")
@@ -148,12 +152,6 @@ def lanes(timeline: Timeline) -> dict[str, Any]:
         "blocking": timeline.blocking,
         "sends": any(stage.forward_send_s or stage.backward_send_s for stage in stages),
     }
-
-
-def lane_names(timeline: Timeline) -> list[str]:
-    """Returns the name of each lane: of the stage, or of the stages, on a submesh."""
-    numbers = [", ".join(map(str, stages)) for stages in timeline.schedule.stages_on]
-    return [f"{'stages' if ',' in text else 'stage'} {text}" for text in numbers]
 
 
 def _packed(values: NDArray[np.float64]) -> str:

@@ -10,14 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.extras import from_extra
 from alpa_dejavu.clusters.placement import site_of
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.plans.stage_rows import degrees_text, kept_text
 from alpa_dejavu.problem import Cluster, Link, StagePlan
 from alpa_dejavu.report._style import COLORS, SCALE, finished, log_axis
+
+go: Any = from_extra("plots", "plotly.graph_objects")
 
 
 def cost_map(planned: PlanningResult) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, final
 import jinja2
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.extras import from_extra
 from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.layers.models import model_title
 from alpa_dejavu.planning.given.footing import by_ground
@@ -22,9 +23,10 @@ from alpa_dejavu.planning.inference import Phase, ServingPlan
 from alpa_dejavu.planning.inference.serving_plan import phase_rows, plan_facts
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.report import _tables as tables
-from alpa_dejavu.report._charts import fullest_stage, lane_names, lanes, layer_costs, memory_chart
+from alpa_dejavu.report._charts import fullest_stage, lanes, layer_costs, memory_chart
 from alpa_dejavu.report._maps import cost_map, link_chart
 from alpa_dejavu.report._style import COLORS, color_of
+from alpa_dejavu.report.trace_events import lane_names
 from alpa_dejavu.simulation.step import Timeline
 
 
@@ -81,17 +83,9 @@ def _sureness(planned: PlanningResult) -> dict[str, Any] | None:
     sure = planned.confidence
     if sure is None:
         return None
-    low, high = sure.interval_s
-    facts = [("expected step", units.seconds(sure.expected_step_s)),
-             ("90 % interval", f"{units.seconds(low)} to {units.seconds(high)}")]  # fmt: skip
-    if sure.candidates > 1:
-        facts.append(("chance to be within 5 % of the best", f"{100 * sure.probability:.0f} %"))
-        compared = f": {sure.compared}" if sure.compared else ""
-        facts.append(("compared", f"{sure.candidates} plans{compared}"))
-    facts.append(("interval from", sure.spread_from))
     parts = tables.grounds(planned)
     return {
-        "facts": facts,
+        "facts": sure.facts,
         "bar": [(f"{name}: {100 * share:.0f} %", color_of(n), 100 * share)
                 for n, (name, share, _) in enumerate(by_ground(parts))],
         "grounds": tables.ground_rows(parts),
@@ -148,9 +142,8 @@ def _packed_data(**data: Any) -> str:
 @functools.cache
 def _packed_plotly() -> str:
     """Returns plotly.js, gzipped and in base64: 1.9 MB in place of 4.7 MB."""
-    from plotly.offline import get_plotlyjs
-
-    return _packed(get_plotlyjs().encode())
+    offline = from_extra("plots", "plotly.offline")
+    return _packed(offline.get_plotlyjs().encode())
 
 
 def _packed(content: bytes) -> str:

@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
+from alpa_dejavu._util.extras import from_extra
+
+go: Any = from_extra("plots", "plotly.graph_objects")
 
 COLORS = {
     "forward": "#5b8def", "backward": "#1f9e89", "weight": "#8fd3c4", "collective": "#f2a33a", "transfer": "#b05cc6",

@@ -30,7 +30,7 @@ from alpa_dejavu.plans.stage_rows import (
 from alpa_dejavu.plans.table import fullest_parts
 from alpa_dejavu.problem import Cluster, DrawnSeconds, Link, Plan
 from alpa_dejavu.simulation.breakdown import AS_FAST
-from alpa_dejavu.simulation.sensitivity import alike, sensitivities, slope_texts
+from alpa_dejavu.simulation.sensitivity import alike, sensitivities, slope_texts, tells
 from alpa_dejavu.simulation.step import Timeline
 
 
@@ -47,13 +47,14 @@ def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str,
     of a part of a figure the name begins with that of the whole.
     """
     plan, timeline = planned.plan, planned.timeline
+    bubbles = f"{100 * np.mean(timeline.bubble_shares):.1f} % (mean of the stages)"
+    pipelined = ("schedule", plan.schedule.replace("_", " ")), ("waiting in bubbles", bubbles)
     first = [(f"memory: {name.strip()}" if name[0] == " " else name, text) for name, text in first_facts(plan, planned)]
     return [
         *first,
         *([] if measured is None else [("measured step", units.seconds(measured.step_s))]),
         ("model FLOP of a step", units.flop(planned.model_flop)),
-        ("schedule", plan.schedule.replace("_", " ")),
-        ("waiting in bubbles", f"{100 * np.mean(timeline.bubble_shares):.1f} % (mean of the stages)"),
+        *(pipelined if len(plan.stages) > 1 else ()),
         ("planned in", f"{units.seconds(plan.total_planning_s)}"),
     ]
 
@@ -126,8 +127,8 @@ def runner_up_rows(planned: PlanningResult) -> ReportTable:
 
 def sensitivity_rows(plan: Plan) -> ReportTable:
     """Returns a table of how a step depends on the speed of devices, links and stages; what helps most is first."""
-    rows = [[what, *slope_texts(together)] for what, together in alike(sensitivities(plan))]
-    heads = ["what", "1 % better saves", "1 % worse costs", "step where it is twice as good"]
+    rows = [[what, *slope_texts(together)] for what, together in alike(sensitivities(plan)) if tells(together)]
+    heads = ["what", "1 % faster saves", "1 % slower costs", "step at twice the speed"]
     return {"heads": heads, "rows": rows, "kept": heads[:2]}
 
 
@@ -182,7 +183,7 @@ def origins(planned: PlanningResult) -> ReportTable:
         places[f"{units.byte_rate(link.bytes_per_s)}, {units.seconds(link.latency_s)}"].append(where)
     cluster = f"the cluster {planned.cluster.name}"
     rows += [[f"links {'; '.join(among)}", text, cluster] for text, among in places.items()]
-    rows.append(["step time", units.seconds(planned.timeline.step_s), "event simulation of Alpa's order of tasks"])
+    rows.append(["step time", units.seconds(planned.timeline.step_s), "event simulation of the schedule"])
     return {"heads": ["what", "figures", "where from"], "rows": rows}
 
 

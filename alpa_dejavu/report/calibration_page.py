@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.extras import from_extra
 from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu._util.range_sums import FloatArray as Array
 from alpa_dejavu.calibration import Calibration, MeasuredLink
@@ -26,6 +26,8 @@ from alpa_dejavu.problem import Cluster
 from alpa_dejavu.report._maps import link_map
 from alpa_dejavu.report._page import Section, sections_page
 from alpa_dejavu.report._style import add_curve, color_of, finished, log_axis
+
+go: Any = from_extra("plots", "plotly.graph_objects")
 
 __all__ = ["calibration_page", "database_page"]
 

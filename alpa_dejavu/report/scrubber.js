@@ -22,9 +22,10 @@ function inWords(state) {
   return [state.computes ? "computes" : "", sends].filter(Boolean).join(", ") || "waits";
 }
 
-// The part of the time that is in view: so many times shorter than all, with the moment in its middle where it can be.
+// The part of the recorded time that is in view: so many times shorter than all, with the moment in its middle where it
+// can be.
 function inView(run, moment, parts) {
-  const size = run.endSeconds / parts, from = Math.min(Math.max(moment - size / 2, 0), run.endSeconds - size);
+  const size = run.knownSeconds / parts, from = Math.min(Math.max(moment - size / 2, 0), run.knownSeconds - size);
   return [from, from + size];
 }
 
@@ -40,8 +41,9 @@ function namesWidth(canvas) {
 function drawLanes(canvas, run, moment, parts) {
   const [from, to] = inView(run, moment, parts), workers = run.hosts.length, scale = window.devicePixelRatio || 1;
   const row = Math.min(Math.max(Math.floor(420 / workers), 3), 26), whole = canvas.clientWidth, height = row * workers;
-  canvas.style.height = `${height}px`;
-  canvas.width = whole * scale; canvas.height = height * scale;
+  const axis = 16;
+  canvas.style.height = `${height + axis}px`;
+  canvas.width = whole * scale; canvas.height = (height + axis) * scale;
   const context = canvas.getContext("2d"), left = namesWidth(canvas), width = whole - left;
   const x = time => width * (time - from) / (to - from);
   context.scale(scale, scale);
@@ -50,9 +52,11 @@ function drawLanes(canvas, run, moment, parts) {
   for (let n = 0; n < workers; n += Math.ceil(13 / row)) context.fillText(named(run, n), 0, (n + 0.5) * row, left - 6);
   context.translate(left, 0);
   const gap = row > 5 ? 2 : row > 3 ? 1 : 0;
+  context.fillText(seconds(from), 0, height + axis / 2);
+  context.textAlign = "right";
+  context.fillText(seconds(to), width, height + axis / 2);
   context.fillStyle = color("--empty");
-  const known = Math.max(x(Math.min(run.knownSeconds, to)), 0);
-  for (let n = 0; n < workers; n++) context.fillRect(0, n * row, known, row - gap);
+  for (let n = 0; n < workers; n++) context.fillRect(0, n * row, width, row - gap);
   for (const kind of [COMPUTING, SENDING, FAILED]) {
     context.fillStyle = color(KIND_COLORS[kind]);
     for (let n = 0; n < run.worker.length; n++) {
@@ -71,21 +75,21 @@ function showScrubber(runs) {
   const most = Number(slider.max);
   let timer = null;
   const run = () => runs[find("which").value], parts = () => Number(find("view").value);
-  const moment = () => run().endSeconds * Number(slider.value) / most;
+  const moment = () => run().knownSeconds * Number(slider.value) / most;
   const show = () => {
     slider.step = most / (400 * parts());
     const now = moment(), states = statesAt(run(), now), words = states.map(inWords);
     drawLanes(canvas, run(), now, parts());
     find("states").replaceChildren(...words.map((text, n) => {
       const row = document.createElement("tr");
-      for (const cell of [n, run().hosts[n], now > run().knownSeconds ? "not recorded" : text])
+      for (const cell of [n, run().hosts[n], text])
         row.appendChild(document.createElement("td")).textContent = cell;
       return row;
     }));
     const count = test => states.filter(test).length;
     const said = `${seconds(now)}: ${count(one => one.computes)} compute, ${count(one => one.to.length)} send, ` +
       `${count(one => inWords(one) === "waits")} wait, ${count(one => one.failed)} have failed`;
-    find("said").textContent = now > run().knownSeconds ? `${seconds(now)}: not recorded` : said;
+    find("said").textContent = said;
     slider.setAttribute("aria-valuetext", find("said").textContent);
     const known = run().knownSeconds < run().endSeconds ? ` Only the first ${seconds(run().knownSeconds)} are recorded.` : "";
     find("known").textContent = `Seed ${run().seed}, ${seconds(run().endSeconds)}, ended by: ${run().end}.${known}`;
@@ -104,7 +108,7 @@ function showScrubber(runs) {
   canvas.onclick = event => {
     const [from, to] = inView(run(), moment(), parts());
     const left = namesWidth(canvas), share = Math.max(0, event.offsetX - left) / (canvas.clientWidth - left);
-    slider.value = most * (from + (to - from) * share) / run().endSeconds;
+    slider.value = most * (from + (to - from) * share) / run().knownSeconds;
     show();
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);

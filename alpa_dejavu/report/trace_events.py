@@ -13,7 +13,6 @@ import numpy as np
 
 from alpa_dejavu.plans.stage_rows import layers_text
 from alpa_dejavu.problem import Plan
-from alpa_dejavu.report._charts import lane_names
 from alpa_dejavu.simulation.step import Timeline
 
 _US_PER_S = 1e6
@@ -90,3 +89,9 @@ def _memory(timeline: Timeline, submesh: int, name: str, pid: int) -> list[dict[
         {**counter, "ts": time * _US_PER_S, "args": {"bytes": size}}
         for time, size in zip(times[changes].tolist(), num_bytes[changes].tolist(), strict=True)
     ]
+
+
+def lane_names(timeline: Timeline) -> list[str]:
+    """Returns the name of each lane: of the stage, or of the stages, on a submesh."""
+    numbers = [", ".join(map(str, stages)) for stages in timeline.schedule.stages_on]
+    return [f"{'stages' if ',' in text else 'stage'} {text}" for text in numbers]

@@ -147,6 +147,14 @@ def alike(results: Iterable[Sensitivity]) -> list[tuple[str, list[Sensitivity]]]
     return named
 
 
+def tells(together: Sequence[Sensitivity]) -> bool:
+    """Returns whether one of some sensitivities is more than nothing in the digits of `slope_texts`."""
+    return any(max(slope.elasticity, slope.worse_elasticity) >= _LEAST_TOLD for slope in together)
+
+
+_LEAST_TOLD = 0.0005
+
+
 def slope_texts(together: Sequence[Sensitivity]) -> tuple[str, str, str]:
     """Returns what 1 % better saves and 1 % worse costs of the step, and the step with twice as good a figure, as texts
     for sensitivities of one name.

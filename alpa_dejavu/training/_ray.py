@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, final
 
+from alpa_dejavu._util.extras import from_extra
 from alpa_dejavu.problem import checks
 
 _log = logging.getLogger("alpa_dejavu")
@@ -116,10 +117,7 @@ def on_workers(calls: Sequence[Callable[[], T]], workers: int) -> list[T]:
 
 
 def _ray(workers: int) -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise RuntimeError('Ray is not installed: pip install "ray>=2.10,<2.61", or leave workers out') from error
+    ray = from_extra("ray", "ray")
     if not ray.is_initialized():
         raise RuntimeError(
             f"workers is {workers}, but this process isn't connected to Ray; call ray.init() first, or "

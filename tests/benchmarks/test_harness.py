@@ -1,10 +1,13 @@
 """What benchmarks share: results that are gone on from, tables and figures, pages, and processes beside this one."""
 
+import ast
 import json
 import re
+from pathlib import Path
 
 import pytest
 
+import _conformance
 import page
 from harness import Figure, Remote, Results, Table, answer_all, at_least, options, wrong_input_told
 
@@ -178,3 +181,17 @@ def test_an_object_in_another_process_answers_and_fails_there():
         assert counter("more", 2) == 3
         with pytest.raises(RuntimeError, match="as it should"):
             counter("fail")
+
+
+@pytest.mark.parametrize("script", sorted(Path(page.__file__).parent.glob("*.py")), ids=lambda path: path.name)
+def test_a_script_runs_when_all_of_it_is_defined(script):
+    body = ast.parse(script.read_text(encoding="utf-8")).body
+    starts = [place for place, node in enumerate(body) if ast.unparse(node).startswith("if __name__ ==")]
+    assert starts in ([], [len(body) - 1])
+
+
+def test_a_page_of_alpas_tests_keeps_what_was_written_by_hand():
+    folders, files = _conformance.tables([_conformance.FileResult("util/test_a.py", 1, 0, 0)])
+    first = _conformance.page("Run today.", folders, files)
+    by_hand = "\n## On a newer jax\n\nIt stops.\n"
+    assert _conformance.page("Run today.", folders, files, first + by_hand) == first + by_hand

@@ -7,10 +7,8 @@ import logging
 import re
 
 import pytest
-import ray
 from click.testing import CliRunner
 
-from alpa_dejavu.alpa import ray_bench
 from alpa_dejavu.calibration import prices, read_calibration, write_calibration
 from alpa_dejavu.calibration.bench import BETWEEN, HOST_MEMORY, WITHIN, CollectiveProbe, PipelineProbe, ProbePlace
 from alpa_dejavu.calibration.calibrate import calibrate
@@ -180,7 +178,10 @@ def test_measurements_of_another_cluster_or_version_are_refused(tmp_path):
         kept(tmp_path, cluster_of(PRIOR, LINK), resume=True)
 
 
+@pytest.mark.alpa
 def test_the_command_refuses_before_anything_is_started(tmp_path, monkeypatch):
+    import ray
+
     def nobody(**_):
         raise ConnectionError("nobody answers")
 
@@ -203,7 +204,10 @@ def test_the_command_refuses_before_anything_is_started(tmp_path, monkeypatch):
     assert not output.exists()
 
 
+@pytest.mark.alpa
 def test_the_commands_budget_goes_by_the_clock_that_is_handed_in(tmp_path, monkeypatch):
+    from alpa_dejavu.alpa import ray_bench
+
     bench = MadeUp()
     monkeypatch.setattr(ray_bench, "ray_bench", lambda machine: (cluster_of(PRIOR, LINK, hosts=2), bench))
     command = ["calibrate", "--output", str(tmp_path / "c.json"), "--budget", "20"]
@@ -215,6 +219,8 @@ def test_the_commands_budget_goes_by_the_clock_that_is_handed_in(tmp_path, monke
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_cluster_is_calibrated_and_the_file_is_taken(tmp_path):
+    import ray
+
     output = tmp_path / "c.json"
     command = ["calibrate", "--output", str(output), "--local", "2", "--budget", "90"]
     # A look at the clock takes a second, whatever else runs meanwhile: there is one before each measurement.

@@ -5,20 +5,14 @@ import dataclasses
 import itertools
 import json
 import math
-import socket
-import threading
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import ray
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.alpa import ray_bench as alpa_calibrate
-from alpa_dejavu.alpa._ports import Port, RayPorts, ray_ports
 from alpa_dejavu.calibration import (
     Calibration,
     Fit,
@@ -299,92 +293,24 @@ def test_rounds_have_each_pair_once(count):
     assert found == list(itertools.combinations(range(count), 2))
 
 
-@pytest.fixture
-def ports():
-    made = [Port("127.0.0.1", b"t" * 16, 600.0) for _ in range(3)]
-    yield made
-    for port in made:
-        port.close()
-
-
-def test_ports_send_bytes_to_each_other(ports):
-    found = []
-    threads = [
-        threading.Thread(target=lambda port=port: found.append(port.send(ports[2].address(), 1 << 20)))
-        for port in ports[:2]
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 2
-
-
-def test_ports_hang_up_on_strangers_and_say_who_is_not_there(ports):
-    with socket.create_connection(ports[0].address(), timeout=600.0) as stranger:
-        stranger.sendall(b"x" * 16 + b"\0" * 8)
-        with contextlib.suppress(ConnectionResetError):
-            assert stranger.recv(1) == b""
-    other = Port("127.0.0.1", b"u" * 16, 600.0)
-    with pytest.raises(OSError, match=r"hung up|reset|[Pp]ipe"):
-        other.send(ports[0].address(), 1 << 20)
-    gone = other.address()
-    other.close()
-    with pytest.raises(OSError, match=r"refused|reset"):
-        ports[0].send(gone, 1)
-
-
-class Call:
-    """Stands for a method of an actor: its calls are named by where they go."""
-
-    def remote(self, target, num_bytes):
-        return target
-
-
-@pytest.mark.parametrize(
-    ("late", "failed", "said"),
-    [
-        ([2], {}, "64 bytes from 'b' to 'c': no answer in 20 s"),
-        ([], {0: OSError("unreachable")}, "64 bytes from 'c' to 'a': OSError: unreachable"),
-    ],
-)
-def test_what_has_no_answer_is_named_with_the_pair(monkeypatch, late, failed, said):
-    def answer(call):
-        if call in failed:
-            error = ray.exceptions.RaySystemError("in an actor")
-            error.cause = failed[call]
-            raise error
-        return 1.0
-
-    monkeypatch.setattr(ray, "wait", lambda calls, **_: ([call for call in calls if call not in late], late))
-    monkeypatch.setattr(ray, "get", answer)
-    ports = RayPorts([SimpleNamespace(send=Call())] * 3, [0, 1, 2], ["a", "b", "c"])
-    with pytest.raises(MeasurementError, match=said):
-        ports(Flows(((1, 2), (2, 0)), 64))
-
-
-def test_a_host_that_has_left_is_named(monkeypatch):
-    nodes = [{"NodeID": str(n), "NodeManagerAddress": f"10.0.0.{n}", "Alive": n == 1} for n in (1, 2)]
-    monkeypatch.setattr(ray, "nodes", lambda: nodes)
-    with pytest.raises(MeasurementError, match="host 'b' has left the cluster"), ray_ports(["1", "2"], ["a", "b"]):
-        pass
-
-
 def command(*args):
     return CliRunner().invoke(main, list(map(str, args)))
 
 
 @pytest.fixture
 def made_up_ray(monkeypatch):
-    def install(network):
-        monkeypatch.setattr(alpa_calibrate, "ray_bench", lambda machine: (cluster_of(len(network.links)), network))
+    from alpa_dejavu.alpa import ray_bench
+
+    def install(cluster, bench=None):
+        monkeypatch.setattr(ray_bench, "ray_bench", lambda machine: (cluster, bench))
 
     return install
 
 
+@pytest.mark.alpa
 def test_the_command_writes_what_the_planner_takes(tmp_path, made_up_ray):
     output = tmp_path / "here.json"
-    made_up_ray(Network(4, lambda a, b: Link(5e-5, GIGABIT if 3 in (a, b) else 10 * GIGABIT)))
+    made_up_ray(cluster_of(4), Network(4, lambda a, b: Link(5e-5, GIGABIT if 3 in (a, b) else 10 * GIGABIT)))
     result = command("calibrate", "--links", "--output", output)
     assert result.exit_code == 0, result.output
     assert "host-0 to host-3, and others" in result.output
@@ -407,14 +333,15 @@ def test_the_command_writes_what_the_planner_takes(tmp_path, made_up_ray):
     assert again.host_links is not None
 
 
+@pytest.mark.alpa
 def test_the_command_writes_nothing_where_a_host_is_not_reached(tmp_path, made_up_ray):
     output = tmp_path / "here.json"
-    made_up_ray(Network(4, lambda a, b: Link(5e-5, GIGABIT), broken=[(2, 1)]))
+    made_up_ray(cluster_of(4), Network(4, lambda a, b: Link(5e-5, GIGABIT), broken=[(2, 1)]))
     result = command("calibrate", "--links", "--output", output)
     assert result.exit_code == 1
     assert "from 'host-2' to 'host-1': no answer" in result.stderr
     assert not output.exists()
-    made_up_ray(Network(4, lambda a, b: Link(5e-5, GIGABIT)))
+    made_up_ray(cluster_of(4), Network(4, lambda a, b: Link(5e-5, GIGABIT)))
     assert command("calibrate", "--links", "--output", output, "--resume").exit_code == 0
     output.write_text("{}")
     result = command("calibrate", "--links", "--output", output)
@@ -423,11 +350,12 @@ def test_the_command_writes_nothing_where_a_host_is_not_reached(tmp_path, made_u
     assert command("calibrate", "--every-pair", "--output", output).exit_code == 2
 
 
-def test_a_plain_calibration_keeps_the_links_of_its_hosts(tmp_path, monkeypatch, caplog):
+@pytest.mark.alpa
+def test_a_plain_calibration_keeps_the_links_of_its_hosts(tmp_path, monkeypatch, made_up_ray, caplog):
     output, cluster = tmp_path / "here.json", cluster_of(2)
     fit = Fit("links from host to host", "made up", 3)
     link_file = dataclasses.replace(links_alone(), fits=(fit,), missing=("links from host to host: few", "old"))
-    monkeypatch.setattr(alpa_calibrate, "ray_bench", lambda machine: (cluster, None))
+    made_up_ray(cluster)
     monkeypatch.setattr(calibrate, "calibrate", lambda *_, **__: measured())
     write_calibration(link_file, output)
     assert command("calibrate", "--output", output).exit_code == 0
@@ -445,13 +373,14 @@ def test_a_plain_calibration_keeps_the_links_of_its_hosts(tmp_path, monkeypatch,
     assert f"what is in {output} is replaced" in caplog.text
 
 
+@pytest.mark.alpa
 @pytest.mark.parametrize(("links", "pair"), [(0, "'host-0' to 'host-0'"), (1, "'host-0' to 'host-1'")])
-def test_measured_kinds_of_links_above_the_memorys_rate_are_refused_with_the_pair(tmp_path, monkeypatch, links, pair):
+def test_measured_kinds_of_links_above_the_memorys_rate_are_refused(tmp_path, monkeypatch, made_up_ray, links, pair):
     output, before = tmp_path / "here.json", measured()
     fast = dataclasses.replace(before.links[links].link, send_bytes_per_s=1e13)
     each = list(before.links)
     each[links] = dataclasses.replace(each[links], link=fast, spread={})
-    monkeypatch.setattr(alpa_calibrate, "ray_bench", lambda machine: (cluster_of(2), None))
+    made_up_ray(cluster_of(2))
     monkeypatch.setattr(calibrate, "calibrate", lambda *_, **__: dataclasses.replace(before, links=tuple(each)))
     result = command("calibrate", "--output", output)
     assert result.exit_code == 1
@@ -461,6 +390,8 @@ def test_measured_kinds_of_links_above_the_memorys_rate_are_refused_with_the_pai
 
 @pytest.mark.ray
 def test_two_raylets_are_calibrated(tmp_path):
+    import ray
+
     output = tmp_path / "here.json"
     result = command("calibrate", "--links", "--output", output, "--local", 1, "--hosts", 2)
     assert result.exit_code == 0, result.output
@@ -549,31 +480,3 @@ def test_latencies_that_hardly_matter_are_equal_and_none_is_infinite():
     assert grouped([], 0.1).tolist() == []
     assert len(set(even_latencies([17e-6, 47e-6, 87e-6]))) == 1
     assert len(set(even_latencies([17e-6, 47e-6, 87e-6, 1e-3, 1.2e-3]))) == 2
-
-
-def sent_s(seconds, num_bytes):
-    """How long a message is said to take, if those that are sent take such seconds; and how many are sent."""
-    ends = iter([end for one in seconds for end in (10.0, 10.0 + one)])
-    sender = Port("127.0.0.1", b"t" * 16, 600.0, lambda: next(ends))
-    receiver = Port("127.0.0.1", b"t" * 16, 600.0)
-    try:
-        found = sender.send(receiver.address(), num_bytes)
-    finally:
-        sender.close()
-        receiver.close()
-    return found, len(seconds) - len(list(ends)) // 2
-
-
-def test_of_small_messages_the_quickest_counts_and_of_large_ones_the_middle():
-    quickest = [0.5, *(0.25 + n / 16 for n in range(15, 0, -1)), 9.0]
-    assert sent_s(quickest, 1) == (pytest.approx(0.3125), 16)
-    assert sent_s([0.015625, 0.0078125, 0.25, 9.0], 1 << 21) == (0.015625, 3)
-    assert sent_s([0.5, 9.0], 1 << 21) == (0.5, 1)
-
-
-def test_an_end_that_does_not_answer_in_time_is_given_up():
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        hasty = Port("127.0.0.1", b"t" * 16, 0.1)
-        with pytest.raises(TimeoutError):
-            hasty.send(silent.getsockname(), 1)
-        hasty.close()

@@ -171,7 +171,7 @@ def experts(heads, count, capacity):
         gates = jax.nn.softmax(jnp.einsum("gsm,me->gse", y, p["gate"]))
         chosen = jax.nn.one_hot(jnp.argmax(gates, axis=-1), count)
         places = jnp.cumsum(chosen, axis=1) * chosen - 1
-        sent = chosen[..., None] * jax.nn.one_hot(places, capacity)
+        sent = chosen[..., None] * jax.nn.one_hot(places.astype(int), capacity)
         weighted = sent * gates[..., None]
         taken = jnp.einsum("gsec,gsm->egcm", sent, y)
         inner = jax.nn.relu(jnp.einsum("egcm,emh->egch", taken, p["up"]))

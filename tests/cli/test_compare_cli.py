@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import alpa_dejavu.clusters
+from alpa_dejavu._util import units
 from alpa_dejavu.cli.compare import compare
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
@@ -110,16 +111,16 @@ def test_rows_and_facts_say_what_the_file_has(compared):
     assert [name == "the order changes" for name, _ in changes] == [one["sure"] for one in found["changes"]]
     assert all(f"{one['one']} is before {one['other']} with {', '.join(one['before'])}, and behind" in text
                for one, (_, text) in zip(found["changes"], changes, strict=True))  # fmt: skip
-    assert re.search("^2 x p3.8xlarge +tensor .*; seconds by models of GPUs. kernels .measured", told, re.MULTILINE)
+    assert re.search("^2 x p3.8xlarge +tensor .*; seconds by models of GPUs. kernels .of the work .*%", told, re.M)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--cluster", "tight.json"], "cluster is tight.json, but must be two at least"),
         (["--cluster", "p3.8xlarge", "--cluster", "1x p3.8xlarge"], "cluster is '1 x p3.8xlarge' twice"),
         (["--cluster", "nobody.json", "--cluster", "p3.8xlarge"], "nobody.json"),
-        ([*TWO, "--tokens", "5"], "tokens is 5, but must be left out"),
+        ([*TWO, "--tokens", "5"], "tokens is 5, but must be left out for compared_model:made, whose name doesn't say"),
+        ([*TWO, "--sequence", "5"], "--sequence is 5, but must come with --tokens for compared_model:made"),
         ([*TWO, "--steps", "5", "--samples", "5"], "--steps and --samples are given, but only one of them may be"),
         ([*TWO, "--calibration", "nobody"], "nobody"),
         ([*TWO, "--json", "there/is/none.json"], "there/is"),
@@ -149,8 +150,9 @@ def test_an_unknown_gpu_is_told_to_rest_on_another_ground(folder):
     times = own["1 x ours"]["expected_step_s"] / own["1 x roomy"]["common_s"]
     assert re.search(r"^soonest +can't be told: 1 x \w+ or 1 x \w+$", done.stdout, re.MULTILINE)
     assert re.search(
-        rf"^can't be told +{first} is before {other} by seconds in \d+ % of draws .*: some seconds are by .*, some .*; "
-        rf"on one ground 1 x (ours|roomy) is {max(times, 1 / times):.4g} times as fast$", done.stdout, re.MULTILINE,
+        rf"^can't be told +by seconds {first} is before {other} with a probability of \d+ %; 90 % would be sure\. Its "
+        rf"seconds are by .*, those of {other} by .*; priced on one ground 1 x (ours|roomy) is "
+        rf"{max(times, 1 / times):.4g} times as fast$", done.stdout, re.MULTILINE,
     )  # fmt: skip
 
 
@@ -164,8 +166,27 @@ def test_what_plan_notes_and_equal_plans_are_told(folder):
     assert by_alpa not in done.stdout
     assert re.search(r"^note +1 x p3.16xlarge, 2 x p3.16xlarge: V100.* has no rate for .* bfloat16", done.stdout, re.M)
     assert re.search(r"^note +2 x p3.16xlarge: p3.16xlarge-1 is left unused", done.stdout, re.M)
-    assert "1 x p3.16xlarge and 2 x p3.16xlarge take the same plan, and seconds and price are equal" in done.stdout
-    assert " % of draws" not in done.stdout
+    assert re.search("^soonest +1 x p3.16xlarge: .* a step; 2 x p3.16xlarge: the same plan$", done.stdout, re.M)
+    price = "^cheapest +1 x p3.16xlarge: .* USD a step at prices of 2024; 2 x p3.16xlarge: the same plan$"
+    assert re.search(price, done.stdout, re.M)
+    assert re.search("^the same plan +1 x p3.16xlarge and 2 x p3.16xlarge: on the same devices", done.stdout, re.M)
+    assert "can't be told" not in done.stdout
+
+
+def test_one_cluster_alone_is_printed_for_a_framework_without_an_order(folder):
+    asked = ["--model", "gpt-125m", "--batch", 64, "--no-cache", "--for", "torchtitan"]
+    done = run("compare", *asked, "--cluster", "p3.16xlarge", "--tokens", 64_000_000, "--json", "found.json")
+    assert run("plan", *asked, "--cluster", "p3.16xlarge", "--json", "plan.json").exit_code == 0
+    found = json.loads((folder / "found.json").read_text())
+    (cell,) = found["cells"]
+    plan, own = read_plan("plan.json"), cell["figures"]
+    assert plan.priced_by.runs_on == "torchtitan"
+    assert own["expected_step_s"] == plan.expected_s
+    assert not re.search("^(soonest|cheapest|by seconds|can't be told)", done.stdout, re.MULTILINE)
+    low, high = (units.number(end_s * found["steps"]) for end_s in own["interval_s"])
+    assert f"; 90 % interval {low} to {high} s" in done.stdout
+    row = re.search("^1 x p3.16xlarge .*$", done.stdout, re.MULTILINE).group()
+    assert re.search(r"USD +2024 ", row)
 
 
 def test_the_file_can_be_standard_output(folder):

@@ -1,5 +1,6 @@
 """Models of one's own, as module:function: planned for as the named ones are, and their errors are their own."""
 
+import pathlib
 import sys
 import textwrap
 
@@ -104,3 +105,20 @@ def test_a_function_that_fails_shows_its_own_error(function, error, line, tmp_pa
     first = next(text for text in said.splitlines() if text.lstrip().startswith("File "))
     assert "my_own_models.py" in first, said
     assert not where.exists()
+
+
+def test_unlike_hosts_of_a_file_are_known_from_what_is_kept_beside_their_plan(tmp_path):
+    file = pathlib.Path(__file__).parents[2] / "examples" / "clusters" / "two-unlike-hosts.yaml"
+    first, second = tmp_path / "plan.json", tmp_path / "again.json"
+    shared = ["--cluster", str(file), "--batch", "64", "--layers", "16", "--no-cache"]
+    for words in (
+        ["plan", "--model", "gpt-125m", *shared, "--json", str(first)],
+        ["estimate", str(first), "--no-cache", "--json", str(second)],
+        ["diff", str(first), str(second)],
+    ):
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 0, done.output
+    assert "the plans don't differ in what they run" in done.stdout
+    plan, again = read_plan(first), read_plan(second)
+    assert (again.step_s, again.hardware) == (plan.step_s, plan.hardware)
+    assert again.priced_by.latency == plan.priced_by.latency

@@ -143,6 +143,7 @@ def test_figures_are_of_the_order_of_accelerators(name):
     assert 1e-6 < device.kernel_s < within.latency_s < between.latency_s < 1e-3
 
 
+@pytest.mark.alpa
 def test_a_cluster_that_is_dead_is_not_waited_for(monkeypatch):
     import ray
 
@@ -156,6 +157,7 @@ def test_a_cluster_that_is_dead_is_not_waited_for(monkeypatch):
         connected_cluster()
 
 
+@pytest.mark.alpa
 def test_what_listens_in_place_of_a_cluster_is_not_waited_for(monkeypatch):
     import ray
 
@@ -176,6 +178,7 @@ def test_what_listens_in_place_of_a_cluster_is_not_waited_for(monkeypatch):
         thread.join()
 
 
+@pytest.mark.alpa
 def test_the_connected_cluster_is_the_one_that_alpa_sees(monkeypatch):
     import alpa
     from alpa import device_mesh

@@ -6,12 +6,9 @@ import dataclasses
 import itertools
 
 import pytest
-from alpa.device_mesh import VirtualPhysicalMesh
-from alpa.pipeline_parallel import stage_construction
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from alpa_dejavu.alpa._places import on_hosts, slicing
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.changed_cluster import without
 from alpa_dejavu.clusters.device_order import device_order
@@ -74,6 +71,9 @@ def test_replicas_leave_configs_that_have_as_many(unlike):
 
 def by_alpa(shapes, hosts, devices):
     """The submeshes that Alpa makes; None where it refuses."""
+    from alpa.device_mesh import VirtualPhysicalMesh
+    from alpa.pipeline_parallel import stage_construction
+
     infos = [{"NodeManagerAddress": f"10.0.0.{n}"} for n in range(hosts)]
     mesh = VirtualPhysicalMesh(list(range(hosts)), infos, devices)
     try:
@@ -106,6 +106,7 @@ def filled(draw):
     return draw(st.permutations(shapes)), hosts, devices
 
 
+@pytest.mark.alpa
 @given(filled())
 @example(([(1, 4)] * 3, 3, 4))
 @example(([(1, 2)] * 4, 2, 4))
@@ -119,6 +120,7 @@ def test_equal_hosts_are_taken_as_alpa_takes_them(drawn):
         assert place(submeshes, example_cluster(hosts, devices)) == expected
 
 
+@pytest.mark.alpa
 @pytest.mark.parametrize("shapes", [[(1, 4)], [(1, 4)] * 3, [(2, 2), (2, 2)], [(2, 2), (1, 2), (1, 2)], [(1, 3)] * 3])
 def test_what_alpa_refuses_is_known(shapes):
     assert where_alpa_puts(shapes, 2, 4) is None
@@ -166,9 +168,14 @@ def test_more_replicas_than_samples_of_a_micro_batch_are_refused():
         search_space(named_cluster("p3.16xlarge", 2), 2, replicas=4)
 
 
+@pytest.mark.alpa
 @given(filled())
 def test_on_the_hosts_of_a_plan_stages_have_the_devices_that_alpa_gives_them(drawn):
     """A plan that Alpa would place alike runs on the same devices, whether we place it or Alpa does."""
+    from alpa.pipeline_parallel import stage_construction
+
+    from alpa_dejavu.alpa._places import on_hosts, slicing
+
     shapes, hosts, devices = drawn
     expected = by_alpa(shapes, hosts, devices)
     if expected is None:

@@ -84,7 +84,7 @@ def test_a_plan_whose_memory_was_never_measured_leaves_some_free():
         whole = planned(MODEL, cluster, space(), RUN, margin=MemoryMargin(free_share=margin)).plan
         assert fullest_bytes(whole) == fullest_bytes(best)
     assert whole.notes[-1].endswith("1.5 % of each device's is left free")
-    with pytest.raises(NoPlanError, match=r"[MG]iB are left free \(memory_margin\).*a smaller memory_margin"):
+    with pytest.raises(NoPlanError, match=r"[MG]iB are left free \(--memory-margin\).*a smaller memory margin"):
         planned(MODEL, cluster, space(), RUN, margin=MemoryMargin(free_share=0.999))
 
 

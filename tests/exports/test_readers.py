@@ -393,7 +393,7 @@ def test_tensor_parallelism_is_priced_as_it_divides_norms_and_residuals(tmp_path
     # micro-batches in flight. The embeddings' output isn't among them.
     more = plans["whole"].stages[0].memory_bytes - plans["shared"].stages[0].memory_bytes
     assert more >= 2 * 4 * 4 * (2 * 16 * 64 * 2) / 2
-    assert plans["whole"].notes[0].startswith("without sequence parallelism each tensor-parallel device keeps")
+    assert plans["whole"].notes[0].startswith("norms and residuals are priced whole on each tensor-parallel device")
     assert not any("sequence parallelism" in note for note in plans["shared"].notes)
 
 

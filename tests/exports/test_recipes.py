@@ -418,7 +418,7 @@ def test_without_o2_it_is_priced_as_with_it_and_told(tmp_path):
         ("nemo-1", {"defaults": ["_self_", "base"]}, r"line \d+: defaults is .*, which are other files; write out"),
         ("nemo-1", {"model.num_layers": "???"}, r"model.num_layers is '\?\?\?', but must be given; write it out"),
         ("nemo-1", {"model.optim.name": "lamb"}, r"model.optim.name is 'lamb', but must be one of"),
-        ("nemo-1", {"model.transformer_block_type": "post_ln"}, r"'post_ln' isn't planned; make it pre_ln"),
+        ("nemo-1", {"model.transformer_block_type": "post_ln"}, r"'post_ln' isn't planned; make it 'pre_ln'"),
     ],
 )  # fmt: skip
 def test_a_wrong_field_is_an_error_of_one_line_with_its_place(tmp_path, name, changes, said):

@@ -13,6 +13,7 @@ from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.features import describe, layer_features
+from alpa_dejavu.layers.features.flatten import Flattener, Value
 from alpa_dejavu.sharding.solved import model_of_step
 from alpa_dejavu.testing import example_cluster
 
@@ -36,6 +37,16 @@ def test_element_wise_loops_stay_out_of_memory():
     operators = features_of(chain, HIDDEN).operators
     assert operators.read_bytes.sum() == HIDDEN.nbytes
     assert operators.written_bytes.sum() == HIDDEN.nbytes
+
+
+@pytest.mark.skipif(not hasattr(jax.lax, "split"), reason="this jax has no such primitive")
+def test_a_split_is_so_many_slices():
+    flat = Flattener()
+    values = jax.make_jaxpr(lambda x: jax.lax.split(x, (1, 4, 3), axis=0))(HIDDEN)
+    flat.walk(values.jaxpr, [Value(var.aval) for var in values.jaxpr.invars])
+    assert [step.primitive for step in flat.steps] == ["slice"] * 3
+    rows = [(step.params["start_indices"][0], step.params["limit_indices"][0]) for step in flat.steps]
+    assert rows == [(0, 1), (1, 5), (5, 8)]
 
 
 def test_a_feed_forward_block_exchanges_the_hidden_state_twice():

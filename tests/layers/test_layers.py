@@ -69,8 +69,9 @@ def test_layers_compute_the_gradients_of_the_step(function, remat, num_layers):
         assert any(r.shape == leaf.shape and np.allclose(r, leaf, atol=1e-5) for r in results)
 
 
+@pytest.mark.alpa
 def test_alpas_gradients_are_found():
-    alpa = pytest.importorskip("alpa")
+    import alpa
 
     def function(batch_size=16):
         def step(state, batch):

@@ -7,6 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from alpa import util as alpa_util
+from alpa.pipeline_parallel import layer_construction as alpa_layers
+from flax import linen as nn
+from flax.training import dynamic_scale, train_state
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,10 +22,6 @@ from alpa_dejavu.layers.models._sizes import GPT, MoE, WideResNet
 from alpa_dejavu.layers.models._transformer import transformer_step
 from alpa_dejavu.layers.models._wresnet import wresnet_step
 from alpa_dejavu.sharding import model_of_step
-
-alpa_layers = pytest.importorskip("alpa.pipeline_parallel.layer_construction")
-
-alpa_util = pytest.importorskip("alpa.util")
 
 
 def loss_of(step, arguments):
@@ -127,10 +127,6 @@ def test_more_layers_than_equations():
     with pytest.raises(ValueError, match="1 equations, so it can't be cut into 2 layers"):
         EquationClusters(jaxpr.jaxpr.eqns).cut(2)
 
-
-nn = pytest.importorskip("flax.linen")
-dynamic_scale = pytest.importorskip("flax.training.dynamic_scale")
-train_state = pytest.importorskip("flax.training.train_state")
 
 WIDTH, BLOCKS, BATCH = 16, 3, 8
 

@@ -6,9 +6,11 @@ import sys
 import textwrap
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from alpa_dejavu._util.jax_api import TRIED
 from alpa_dejavu.layers import resolve, trace
 from train_steps import STEPS, mean_square, plain, with_aux
 
@@ -156,3 +158,24 @@ def test_a_jax_that_takes_gradients_in_another_way_is_told(monkeypatch):
     monkeypatch.setattr(jax._src.api, name, lambda function, *operands: None)
     with pytest.raises(RuntimeError, match="takes gradients in a way that isn't known"):
         trace(lambda: with_aux())
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_functions_that_ask_to_be_inlined_are(inline):
+    """Until some version jax did so when it traced; cuts of the loss go between the equations of such a function."""
+    block = jax.jit(lambda weight, x: jnp.tanh(x @ weight), inline=inline)
+
+    def step(weights, x):
+        return jax.grad(lambda weights: block(weights[1], block(weights[0], x)).sum())(weights)
+
+    arguments = [jax.ShapeDtypeStruct((8, 8), jnp.float32)] * 2, jax.ShapeDtypeStruct((4, 8), jnp.float32)
+    names = [equation.primitive.name for equation in trace(lambda: (step, arguments)).loss.eqns]
+    assert names.count("dot_general") == (2 if inline else 0)
+
+
+def test_a_jax_that_was_never_tried_is_noted(monkeypatch):
+    noted = "jax 0.1.2 was never tried"
+    assert not [note for note in trace(plain).notes if "never tried" in note]
+    monkeypatch.setattr(jax, "__version__", "0.1.2")
+    (note,) = [note for note in trace(plain).notes if noted in note]
+    assert all(version in note for version in TRIED)

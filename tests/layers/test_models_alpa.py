@@ -5,17 +5,14 @@ import collections
 import jax
 import jax.numpy as jnp
 import pytest
+from alpa.model import bert_model, gpt_model, wide_resnet
+from alpa.model import moe as moe_model
 
 from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.features import layer_features
 from alpa_dejavu.layers.models._sizes import GPT, MoE, WideResNet
 from alpa_dejavu.layers.models._transformer import transformer_step
 from alpa_dejavu.layers.models._wresnet import wresnet_step
-
-bert_model = pytest.importorskip("alpa.model.bert_model")
-gpt_model = pytest.importorskip("alpa.model.gpt_model")
-moe_model = pytest.importorskip("alpa.model.moe")
-wide_resnet = pytest.importorskip("alpa.model.wide_resnet")
 
 BATCH = 4
 LANGUAGE = {"vocabulary": 128, "sequence": 32}

@@ -88,7 +88,7 @@ def test_products_in_a_dtype_that_the_devices_have_no_rate_for_are_named():
     assert notes("bfloat16", v100) == (
         "V100-SXM2-16GB has no rate for products in bfloat16 (100% of the model's), so "
         "they are priced as float32, at 15.7 TFLOP/s; it reaches 114 TFLOP/s in float16; "
-        "give the model in float16 (of a transformer's sizes: precision=float16)",
+        "give the model in float16 (of a transformer's sizes: --precision fp16)",
     )
     assert notes("bfloat16", named_cluster("p4d.24xlarge", 1)) == ()
 

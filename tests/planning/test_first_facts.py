@@ -44,10 +44,11 @@ def facts(plan, estimator):
 
 
 def checked(text):
-    """The two sides of a line such as "3.00 GiB: 2 blocks x 512 MiB x 3 in flight", in bytes: a sum of products."""
+    """The two sides of a line such as "3.00 GiB: 3 micro-batches in flight x 2 blocks x 512 MiB", in bytes."""
     whole, _, product = text.partition(": ")
-    left, _, flight = re.sub(r"\(weights.*\)", "", product).strip("() ").partition(") x ")
-    return number(whole), sum(math.prod(map(number, part.split(" x "))) for part in left.split(" + ")) * number(flight)
+    flight, _, kept = re.sub(r"\(weights.*\)", "", product).rpartition(" in flight x ")
+    parts = kept.strip("() ").split(" + ")
+    return number(whole), sum(math.prod(map(number, part.split(" x "))) for part in parts) * number(flight)
 
 
 def number(text):
@@ -55,7 +56,7 @@ def number(text):
     if not text:
         return 1.0
     figure, word = (*text.split(), "")[:2]
-    scale = {"TiB": 2.0**40, "GiB": GIB, "MiB": 2.0**20, "billion": 1e9}
+    scale = {"TiB": 2.0**40, "GiB": GIB, "MiB": 2.0**20, "billion": 1e9, "million": 1e6}
     return float(figure) * scale.get(word, 1.0)
 
 
@@ -90,8 +91,7 @@ def test_memory_of_llama_is_eighteen_bytes_a_parameter_and_what_its_blocks_keep(
     found, product = checked(shown["  activations"])
     assert found == pytest.approx(16 * 2 * block, rel=1e-3)
     assert product == pytest.approx(found, rel=1e-3)
-    assert "16 blocks x " in shown["  activations"]
-    assert shown["  activations"].endswith(" x 2 in flight")
+    assert ": 2 micro-batches in flight x 16 blocks x " in shown["  activations"]
 
 
 def test_memory_of_gpt3_has_states_shared_and_hidden_states_alone_of_what_is_computed_again():

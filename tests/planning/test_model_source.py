@@ -199,8 +199,11 @@ def test_meshes_that_were_not_asked_for_are_solved_by_a_trace(cache, traces):
 
 def test_other_code_and_other_settings_of_jax_find_nothing(cache, traces, monkeypatch):
     kept("gpt-125m", cache, num_layers=4)
-    with jax.experimental.enable_x64():
+    jax.config.update("jax_enable_x64", True)
+    try:
         TracedModel("gpt-125m", 8, cache).exact(4, 8)
+    finally:
+        jax.config.update("jax_enable_x64", False)
     with monkeypatch.context() as changed:
         changed.setenv("JAX_ENABLE_X64", "1")
         TracedModel("gpt-125m", 8, cache).exact(4, 8)

@@ -172,7 +172,7 @@ def test_where_memory_is_short_micro_batches_become_smaller():
     assert plan.contingencies == {}
     short = replan(plan, Kept(model, cluster, Run(2), 32, SpaceRules(remat=("none",), zero=(0,))), without=["host-1"])
     assert short.plan.num_micro_batches in (4, 8)
-    said = f"{short.plan.num_micro_batches} micro-batches instead of 2; their costs are scaled from those"
+    said = f"{short.plan.num_micro_batches} micro-batches instead of 2, whose seconds are scaled to these"
     assert said in short.plan.notes
     assert short.kept.differences(short.plan) == []
     much = chain(8, flop=1e12, parameter_bytes=2.0**29, activation_bytes=0.75 * 2.0**30)

@@ -165,7 +165,7 @@ def test_who_can_run_a_plan_is_said():
     assert runtimes_of(plain) == {**dict.fromkeys(RUNTIMES, ""), **others}
     assert [name for name, why in runtimes_of(folded).items() if not why] == ["torchtitan"]
     shared = dataclasses.replace(plain, stages=tuple(dataclasses.replace(stage, zero=3) for stage in plain.stages))
-    assert runtimes_of(shared)["deepspeed"] == "stage 0 has ZeRO 3 in a pipeline"
+    assert runtimes_of(shared)["deepspeed"] == "stage 0 has ZeRO-3 in a pipeline"
     last = dataclasses.replace(plain.stages[-1], remat="layer")
     unlike = dataclasses.replace(plain, stages=(*plain.stages[:-1], last))
     assert runtimes_of(unlike)["megatron"] == "stages 0 and 2 have unlike remat"

@@ -268,14 +268,14 @@ def test_the_reason_of_an_interval_is_what_makes_it():
     factors = Factors(common, np.ones((400, 1, 2)))
     steps_s = common[:, CLASSES.index("doublings")] ** 3 * common[:, CLASSES.index("products")] ** 0.5 * rest
     said = spread_shares(steps_s, factors)
-    assert said.startswith("an assumed 12 % for each doubling of a stage's devices (8")
-    shares = [float(share) for share in re.findall(r"\((\d+) %", said)]
+    assert re.match(r"8\d % from dividing stages among devices \(assumed\), ", said)
+    shares = [float(share) for share in re.findall(r"(\d+) % from", said)]
     assert shares == pytest.approx([100 * 9 / 11, 100 / 11, 100 / 11], abs=4)
     assert spread_shares(np.ones(400), factors) == ""
     against = Factors(common.copy(), factors.own)  # as two columns of draws that go against each other
     against.common[:, CLASSES.index("doublings")] /= common[:, CLASSES.index("products")] ** 0.3
     steps_s = against.common[:, CLASSES.index("doublings")] * common[:, CLASSES.index("products")] ** 0.5
-    shares = [float(share) for share in re.findall(r"\((\d+) %", spread_shares(steps_s, against))]
+    shares = [float(share) for share in re.findall(r"(\d+) % from", spread_shares(steps_s, against))]
     assert sum(shares) == pytest.approx(100, abs=1)
 
 
@@ -292,5 +292,5 @@ def test_a_plan_with_the_shorter_expected_step_is_named():
     assert notes(candidates) == ()
     (note,) = notes([*candidates[::-1]])
     _, back_s = confidence_and_expected(candidates[::-1])
-    assert f"is shorter, {units.seconds(min(back_s))} instead of {units.seconds(back_s[0])}" in note
+    assert f"a shorter expected step, {units.seconds(min(back_s))} instead of {units.seconds(back_s[0])}" in note
     assert f"{len(candidates[0].stages)} stage" in note

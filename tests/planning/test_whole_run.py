@@ -123,3 +123,4 @@ def test_tokens_need_a_sequence():
     assert steps_of_tokens(2**20 + 1, 256, "gpt-1.3b") == 5
     with pytest.raises(ValueError, match=r"tokens is 5, but must be left out for wresnet-1b.*give the number of steps"):
         steps_of_tokens(5, 256, "wresnet-1b")
+    assert steps_of_tokens(2**20 + 1, 256, "own:step", 1024) == 5

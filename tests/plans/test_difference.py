@@ -34,8 +34,8 @@ def test_equal_plans_do_not_differ_and_without_prices_no_cost_is_told():
 
 def test_every_difference_is_named_and_the_costs_add_up():
     found = differences(FIRST, SECOND, price)
-    assert [one.what for one in found] == ["micro-batches", "schedule", "stages", "recompute", "ZeRO"]
-    assert (found[0].first, found[0].second, found[0].cost_s) == ("4", "8", 4.0)
+    assert [one.what for one in found] == ["micro-batch", "schedule", "stages", "recompute", "ZeRO"]
+    assert (found[0].first, found[0].second, found[0].cost_s) == ("4 to 8 x 4", "2 x 8", 4.0)
     assert (found[1].first, found[1].second, found[1].cost_s) == ("1f1b", "gpipe", 1.0)
     assert found[2].first == "3 layers on 1x2 (tensor 1, data 2), 1 layer on 1x2 (tensor 2, data 1)"
     assert found[2].second == "2 times 1 layer on 1x2 (tensor 1, data 2), 2 layers on 1x2 (tensor 1, data 2)"
@@ -138,7 +138,7 @@ def test_what_a_user_sets_is_a_row_each_and_plans_in_between_keep_devices_and_ba
     rows = differences(first, second, step_s)
     assert [(row.what, row.first, row.second) for row in rows] == [
         ("tensor", "4", "2"), ("context", "2", "1"), ("pipeline", "2", "4"), ("schedule", "1f1b", "interleaved"),
-        ("micro-batch", "4", "2"), ("recompute", "full", "selective"), ("precision", "as usual", "float8"),
+        ("micro-batch", "4 x 16", "2 x 16"), ("recompute", "full", "selective"), ("precision", "as usual", "float8"),
         ("overlap", "none", "the runtime's"), ("attention", "plain", "the runtime's"),
     ]  # fmt: skip
     assert sum(row.cost_s for row in rows) == pytest.approx(step_s(second) - step_s(first))

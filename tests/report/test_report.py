@@ -248,8 +248,8 @@ def test_how_sure_a_plan_is_has_a_card(planned):
     page = html_report(dataclasses.replace(planned, plan=dataclasses.replace(planned.plan, confidence=sure)))
     card = re.search(r'<section id="sureness">.*?</section>', page, re.DOTALL)[0]
     texts = " ".join(text.strip() for text in Page(card).texts if text.strip())
-    assert "expected step 300 ms 90 % interval 250 ms to 400 ms chance to be within 5 % of the best 83 %" in texts
-    assert "compared 9 plans: 1 to 3 stages" in texts
+    assert "expected step 300 ms, 90 % interval from 250 ms to 400 ms" in texts
+    assert "83 % that it is within 5 % of the best of 9 candidates: 1 to 3 stages" in texts
     assert "assumed spreads" in texts
     assert 'id="sureness"' not in html_report(planned)
 

@@ -15,8 +15,6 @@ from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.models import Kraken, KrakenModule
 from alpa_dejavu.layers.models._kraken import kraken_forward, kraken_step
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, model_of_step, shard_module
-from alpa_stock_jax.partition import partition
-from hlo_tools import flat_module
 
 BLOCKS, BATCH, LENGTH, VOCABULARY = 4, 4, 64, 512
 WAYS = Kraken(64, BLOCKS, 8, 4, vocabulary=VOCABULARY, sequence=LENGTH)
@@ -29,6 +27,9 @@ COLLECTIVE = re.compile(rf"= (\w+)\[([\d,]*)\]\S* ({KINDS})\(")
 
 def partitioned(size, shape):
     """The module of a forward step, sharded by the engine and partitioned by XLA."""
+    from alpa_stock_jax.partition import partition
+    from hlo_tools import flat_module
+
     step, arguments = kraken_forward(size, BATCH)
     sharded = shard_module(flat_module(step, *arguments), LogicalMesh(shape, (1.0, 1.0), (1.0, 0.1)), FORCED)
     return partition(sharded.module, math.prod(shape))
@@ -42,6 +43,7 @@ def collectives(module):
     )
 
 
+@pytest.mark.alpa
 @pytest.mark.parametrize("shape", MESHES)
 def test_one_all_reduce_a_layer_in_the_partitioned_module_and_two_in_the_standard_one(shape):
     rows = BATCH // shape[0] * LENGTH
@@ -119,6 +121,7 @@ def unrelated_products(module):
     return [sum(one not in needs[total] and total not in needs[one] for one in products) for total in sums]
 
 
+@pytest.mark.alpa
 def test_attention_does_not_wait_for_the_sum_of_its_layer():
     """Its projections to queries, keys and values and back, its scores and their mixing: four products."""
     assert unrelated_products(partitioned(WAYS, (1, 4))) == [*[4] * (BLOCKS - 1), 0]

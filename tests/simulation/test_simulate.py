@@ -22,9 +22,10 @@ pipelines = st.lists(stage, min_size=1, max_size=5)
 few = settings(max_examples=60, deadline=None)
 
 
+@pytest.mark.alpa
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_order_of_tasks_is_alpas(schedule):
-    alpa_schedules = pytest.importorskip("alpa.pipeline_parallel.schedules")
+    from alpa.pipeline_parallel import schedules as alpa_schedules
     made = {
         "1f1b": alpa_schedules.PipeDreamFlush,
         "1f1b_overlap_friendly": alpa_schedules.OverlapFriendlyPipeDreamSchedule,

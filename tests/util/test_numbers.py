@@ -17,10 +17,11 @@ from scipy import stats
 from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.columns import Head, all_blocks, drawn, fitting_block, importance, wrapped
+from alpa_dejavu._util.extras import from_extra, quiet_optuna
 from alpa_dejavu._util.interval import Interval, column_intervals
 from alpa_dejavu._util.range_sums import touched_sum
 from alpa_dejavu._util.search_watch import SearchWatch, candidate_priced, is_stopped, watched
-from alpa_dejavu.playground import problem
+from alpa_dejavu.training._ray import on_workers
 
 
 @given(
@@ -207,10 +208,18 @@ def test_a_search_within_the_block_is_told_to_stop():
     assert not is_stopped()
 
 
-def test_what_is_not_installed_is_named_with_a_remedy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(RuntimeError, match=r'sklearn is not installed: pip install "alpa-dejavu\[playground\]"'):
-        problem("digits-mlp")
+@pytest.mark.parametrize(
+    ("package", "extra", "used"),
+    [
+        ("optuna", "optuna", lambda: quiet_optuna().__enter__()),
+        ("ray", "ray", lambda: on_workers([int], 1)),
+        ("plotly", "plots", lambda: from_extra("plots", "plotly")),
+    ],
+)
+def test_what_is_not_installed_is_named_with_its_extra(monkeypatch, package, extra, used):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(RuntimeError, match=rf'{package} is not installed: pip install "alpa-dejavu\[{extra}\]"'):
+        used()
 
 
 @pytest.mark.parametrize("running", [True, False])

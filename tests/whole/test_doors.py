@@ -2,11 +2,9 @@
 
 import dataclasses
 
-import alpa
 import jax
 import jax.numpy as jnp
 import pytest
-from alpa.device_mesh import VirtualPhysicalMesh
 
 import jax_models
 import unlike
@@ -17,7 +15,6 @@ from alpa_dejavu.planning.changed.replanning import replan
 from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.problem import Cluster, Run
 from alpa_dejavu.testing import example_cluster
-from planned_alpa import PlannedError, stopped_after_planning
 from plans import priced_alike
 
 MICRO_BATCH, MICRO_BATCHES = 8, 4
@@ -92,6 +89,8 @@ CLUSTERS = {each.__name__: each for each in (alike, unlike_hosts, shared, odd, o
 
 
 def virtual_mesh(cluster: Cluster):
+    from alpa.device_mesh import VirtualPhysicalMesh
+
     info = [
         {"NodeManagerAddress": f"10.0.0.{n}", "NodeManagerHostname": host.name, "Resources": {}}
         for n, host in enumerate(cluster.hosts)
@@ -99,13 +98,19 @@ def virtual_mesh(cluster: Cluster):
     return VirtualPhysicalMesh(list(range(len(info))), info, cluster.hosts[0].num_devices)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _stops_after_planning(monkeypatch):
+    from planned_alpa import stopped_after_planning
+
     yield from stopped_after_planning(monkeypatch)
 
 
 def by_stage_option(monkeypatch, model, cluster):
     """The plan that runs inside Alpa, and the layers that it is of."""
+    import alpa
+
+    from planned_alpa import PlannedError
+
     loss, arguments = MODELS[model]
     parameters, batch = arguments()
 
@@ -132,6 +137,8 @@ def by_stage_option(monkeypatch, model, cluster):
     return option.last_plan, seen[0]
 
 
+@pytest.mark.alpa
+@pytest.mark.usefixtures("_stops_after_planning")
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_same_question_gets_the_same_answer_through_every_door(monkeypatch, model, cluster):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import re
 from collections.abc import Mapping
 from typing import Any, Final, final
 
 from alpa_dejavu._util.yaml_file import plain_value, read_checked_yaml
 from alpa_dejavu.exports._command_line import PLAIN_NAMED, command_line_of, wrong_line
+from alpa_dejavu.exports._model_names import named_sizes
 from alpa_dejavu.exports._settings import (
     Configuration,
     checked_settings,
@@ -20,7 +20,7 @@ from alpa_dejavu.exports._settings import (
     short,
 )
 from alpa_dejavu.exports.maxtext._writer import model_settings
-from alpa_dejavu.layers.models import Transformer, transformer_size
+from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.search.runtimes import RUNTIMES
 
 _REMEDY: Final = "give a YAML of MaxText's settings, or the script that runs it"
@@ -33,12 +33,6 @@ RULES: Final = ("logical_axis_rules", "mesh_axes", "data_sharding")
 _BASE, _DEEPEST = "base_config", 5
 _TELLING: Final = ("model_name", "per_device_batch_size", "max_target_length", "base_emb_dim", "steps", "run_name")
 """Arguments by which a command that trains is known."""
-_NAMES = re.compile(r"^(llama|gemma)(?=[23])")
-_OTHER_NAMES: Final = {
-    "deepseek2-16b": "deepseek-v2-lite", "deepseek2-236b": "deepseek-v2", "deepseek3-671b": "deepseek-v3",
-    "mistral-7b": "mistral-7b-v0.3", "llama3-405b": "llama-3.1-405b",
-}  # fmt: skip
-"""The names of models by those that MaxText has, where these aren't alike."""
 _VOCABULARIES: Final = {"gemma2-": 256128, "gemma3-": 262144, "mistral-7b": 32000, "mixtral-8x22b": 32768}
 """The vocabularies of models that have another one in MaxText, by how their names begin."""
 _SHAPE: Final = frozenset(
@@ -178,7 +172,7 @@ def known_model(config: Configuration, given: Transformer | None = None) -> Tran
     if name == "default":
         return None
     plain = name.replace("-Instruct", "").removesuffix("-base")
-    sizes = transformer_size(_OTHER_NAMES.get(plain, _NAMES.sub(r"\1-", plain)))
+    sizes = named_sizes("maxtext", plain)
     if sizes is None and given is not None:
         return None
     if sizes is None:

@@ -155,9 +155,8 @@ def _check(path: pathlib.Path, argument: ShellArgument, strange: Sequence[ShellA
     if setting.use == "refused":
         raise wrong_line(path, line, f"{shown} {setting.why}; leave it out, or plan without it")
     if setting.use == "off":
-        if not values or not {*values} <= {*setting.allowed}:
-            but = f"make it {setting.allowed[0]}, or leave it out" if setting.allowed else "leave it out"
-            raise wrong_line(path, line, f"{shown} isn't planned; {but}")
+        if not values or not all(map(setting.leaves, values)):
+            raise wrong_line(path, line, f"{shown} isn't planned; {setting.remedy}")
     elif argument in strange:
         names = [*dict.fromkeys(f"--{other.name[:_LONGEST]}" for other in strange)]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""

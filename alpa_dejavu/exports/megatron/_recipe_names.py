@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from alpa_dejavu.exports._model_names import named_sizes
 from alpa_dejavu.exports.megatron._sizes import size_values
 from alpa_dejavu.layers.models import transformer_size
+from alpa_dejavu.planning.search.runtimes import RUNTIMES
 
 NAMED: Final = {
     "num_moe_experts": "num-experts", "encoder_seq_length": "seq-length", "sequence_length": "seq-length",
@@ -65,32 +67,6 @@ ASIDE_CALLBACKS: Final = {
     "ModelCallback", "PytorchProfilerCallback", "MegatronEnableExperimentalCallback", "StragglerDetectionCallback",
 }  # fmt: skip
 """Callbacks of NeMo's without effect on the plan."""
-_GPT: Final = (
-    "transformer:hidden={},blocks={},heads={},vocabulary=50304,sequence=2048,feed_forward={},gated=no,rotary=no,"
-    "rms_norm=no,biases=all,tied=yes"
-)
-_SIZED: Final = {
-    **{f"llama2{size}": f"llama-{size}" for size in ("7b", "13b", "70b")},
-    **{f"llama3{size}": f"llama-3-{size}" for size in ("8b", "70b")},
-    **{f"llama31{size}": f"llama-3.1-{size}" for size in ("8b", "70b", "405b")},
-    **{f"llama32{size}": f"llama-3.2-{size}" for size in ("1b", "3b")},
-    **{f"qwen25{key}": f"qwen2.5-{size}" for key, size in (
-        ("500m", "0.5b"), ("1p5b", "1.5b"), ("3b", "3b"), ("7b", "7b"), ("14b", "14b"), ("32b", "32b"), ("72b", "72b"),
-    )},
-    **{f"qwen3{key}": f"qwen3-{size}" for key, size in (
-        ("600m", "0.6b"), ("1p7b", "1.7b"), ("4b", "4b"), ("8b", "8b"), ("14b", "14b"), ("32b", "32b"),
-        ("30ba3b", "30b-a3b"), ("235ba22b", "235b-a22b"),
-    )},
-    "mistral7b": "mistral-7b", "mistralnemo12b": "mistral-nemo", "mistralnemo123b": "mistral-large",
-    "mixtral8x7b": "mixtral-8x7b", "mixtral8x22b": "mixtral-8x22b", "deepseekv2": "deepseek-v2",
-    "deepseekv2lite": "deepseek-v2-lite", "deepseekv3": "deepseek-v3", "nemotron415b": "nemotron-4-15b",
-    "nemotron4340b": "nemotron-4-340b", "phi3mini": "phi-3-mini", "phi3mini4kinstruct": "phi-3-mini",
-    **{f"{name}{key}": _GPT.format(*sizes) for key, sizes in {
-        "126m": (768, 12, 12, 3072), "5b": (4096, 24, 32, 16384), "7b": (4096, 32, 32, 10880),
-        "20b": (6144, 44, 48, 24576), "40b": (8192, 48, 64, 32768), "175b": (12288, 96, 96, 49152),
-    }.items() for name in ("gpt", "gpt3")},
-}  # fmt: skip
-"""The models that classes and recipes of sizes stand for, by what they are called: texts that sizes are found by."""
 _FAMILIES: Final = {
     **dict.fromkeys(("llama", "llama2", "llama3"), "llama-7b"), "llama31": "llama-3.1-8b", "llama32": "llama-3.2-1b",
     **dict.fromkeys(("qwen2", "qwen25"), "qwen2.5-7b"), "qwen3": "qwen3-8b", "mistral": "mistral-7b-v0.3",
@@ -116,8 +92,9 @@ def model_arguments(name: str) -> dict[str, Any] | None:
     words = re.sub(r"(?<=b)\d+k$", "", words)
     if words in _BARE:
         return {}
-    model = transformer_size(_SIZED.get(words) or _FAMILIES.get(words, ""))
-    if model is None:
+    sized = named_sizes("megatron", words)
+    model = transformer_size(_FAMILIES.get(words, "")) if sized is None else sized
+    if model is None or RUNTIMES["megatron"].why_not_written(model):
         return None
-    left_out = {"max-position-embeddings", *(() if words in _SIZED else _SIZES)}
+    left_out = {"max-position-embeddings", *(_SIZES if sized is None else ())}
     return {key: value for key, value in size_values(model).items() if key not in left_out}

@@ -214,11 +214,9 @@ class _Recipe:
     def _check_off(self, field: _RecipeField, setting: Setting) -> None:
         """Checks that a field has none but values that leave all as it is."""
         values = field.value if isinstance(field.value, list) else [field.value]
-        for value in values:
-            if value not in (None, False, "") and value not in setting.allowed and str(value) not in setting.allowed:
-                but = f"make it {setting.allowed[0]}" if setting.allowed else "leave it out"
-                why = setting.why or "isn't planned"
-                raise self._wrong(field.place, f"{_dotted(field.place)} {short(field.value)} {why}; {but}")
+        if not all(map(setting.leaves, values)):
+            why = setting.why or "isn't planned"
+            raise self._wrong(field.place, f"{_dotted(field.place)} {short(field.value)} {why}; {setting.remedy}")
 
     def _plain(self, field: _RecipeField, value: Any, deep: int = 0) -> Any:
         """Returns a field's value: what it refers to in the file, and names for what code is named."""

@@ -10,16 +10,16 @@ from typing import Any, Final, TypeAlias
 from alpa_dejavu.exports._command_line import wrong_line
 from alpa_dejavu.exports._settings import setting_of, settings_of, short
 from alpa_dejavu.exports.torchtitan._follow import BUILDERS, DECIDED, USUAL, Built, Module, Undecided, undecided_in
-from alpa_dejavu.exports.torchtitan._writer import llama_spec
+from alpa_dejavu.exports.torchtitan._writer import CONVERTERS, llama_spec
 from alpa_dejavu.layers.models import Transformer
 
 Sections: TypeAlias = dict[str, Any]
 Lines: TypeAlias = dict[tuple[str, ...], int]
 _CONVERTERS: Final = {
-    "Float8LinearConverter.Config": "quantize.linear.float8", "MXFP8LinearConverter.Config": "quantize.linear.mx",
-    "Float8GroupedExpertsConverter.Config": "quantize.grouped_mm.float8",
-    "MXFP8GroupedExpertsConverter.Config": "quantize.grouped_mm.mx",
-}  # fmt: skip
+    f"{begin}{layers}Converter.Config": f"quantize.{kind}.{word}"
+    for begin, word, *_ in CONVERTERS.values()
+    for layers, kind in (("Linear", "linear"), ("GroupedExperts", "grouped_mm"))
+}
 """The calls that make converters, with their names in TOML."""
 
 

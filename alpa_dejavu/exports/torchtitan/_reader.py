@@ -11,40 +11,26 @@ from typing import Any, Final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import read_text
+from alpa_dejavu.exports._model_names import named_sizes
 from alpa_dejavu.exports._outline import degrees_of
 from alpa_dejavu.exports._settings import Configuration, cluster_of, differing, given_otherwise
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.torchtitan._settings import read_settings
-from alpa_dejavu.exports.torchtitan._writer import NAMES, module_names
-from alpa_dejavu.layers.models import Transformer, transformer_size
+from alpa_dejavu.exports.torchtitan._writer import CONVERTERS, NAMES, module_names
+from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.schedules.schedule_file import schedule_text
 from alpa_dejavu.sharding.transformers import execution
 
-_FLAVORS: Final = {
-    ("llama3", "debugmodel"): "transformer:hidden=256,blocks=6,heads=16,vocabulary=2048,sequence=2048,feed_forward=768,"
-    "rotary_base=500000,rotary_scaling=8.0",
-    **{("llama2", size): f"llama-{size.lower()}" for size in ("7B", "13B", "70B")},
-    **{("llama3", size): f"llama-3.2-{size.lower()}" for size in ("1B", "3B")},
-    **{("llama3", size): f"llama-3.1-{size.lower()}" for size in ("8B", "70B", "405B")},
-    **{("qwen3", size): f"qwen3-{size.lower()}"
-       for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")},
-    ("deepseek_v3", "16B"): "deepseek-v2-lite", ("deepseek_v3", "236B"): "deepseek-v2",
-    ("deepseek_v3", "671B"): "deepseek-v3",
-    **{("gpt_oss", size): f"gpt-oss-{size}" for size in ("20b", "120b")},
-}  # fmt: skip
-"""Models and flavors, by the names that their sizes are known by."""
 _KERNELS = re.compile(r"_(flex|varlen)(_attn)?$")
 """How names of flavors end that differ in the kernel of attention alone."""
 _SECTIONS: Final = ("", "quantize.linear.", "quantize.dense.")
 """What is in front of a converter's name, and of its settings."""
 _CONVERTERS: Final = {
-    f"{prefix}{kind}": precision
-    for prefix in _SECTIONS
-    for kind, precision in (("float8", "float8"), ("mx", "mxfp8"))
-}  # fmt: skip
+    f"{prefix}{word}": precision for prefix in _SECTIONS for precision, (_, word, *_) in CONVERTERS.items()
+}
 """The precisions that converters of linear layers make of bfloat16."""
 _GROUPED: Final = {"quantize.dense": "quantize.moe"}
 """How converters of experts are named where those of linear layers are; others: "quantize.grouped_mm"."""
@@ -139,7 +125,7 @@ def _sizes(config: Configuration, model: Transformer | None, path: pathlib.Path)
     sequence = config.number("training.seq_len", 2048)
     name, flavor = str(config.get("model.name", "")), str(config.get("model.flavor", ""))
     plain = _KERNELS.sub("", flavor)
-    sizes = transformer_size(plain if plain.startswith(Transformer.prefix()) else _FLAVORS.get((name, plain), ""))
+    sizes = Transformer.of_text(plain) or named_sizes("torchtitan", f"{name} {plain}")
     if sizes is not None:
         default = 0 if model is None else model.predicted
         sizes = dataclasses.replace(sizes, predicted=config.number(_FURTHER, default, least=0))

@@ -19,10 +19,12 @@ NAMES = {
     "dualpipe_v": "DualPipeV",
 }  # fmt: skip
 """Schedules that PyTorch has by a name; others are loaded from the CSV."""
-_CONVERTERS = {
-    "float8": ("Float8", 'recipe_name="tensorwise"', 'filter_fqns=["lm_head"]'), "mxfp8": ("MXFP8", 'fqns=["layers"]'),
+CONVERTERS = {
+    "float8": ("Float8", "float8", 'recipe_name="tensorwise"', 'filter_fqns=["lm_head"]'),
+    "mxfp8": ("MXFP8", "mx", 'fqns=["layers"]'),
 }  # fmt: skip
-"""The converters to 8 bits, by precisions: how their names begin, and arguments of that of linear layers."""
+"""The converters to 8 bits, by precisions: how the names of their classes begin, how those in TOML end, and arguments
+of that of linear layers."""
 _CHECKPOINTS = {"none": "None", "selective": "SelectiveAC.Config()", "layer": "FullAC.Config()"}
 
 
@@ -75,7 +77,7 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
         local_batch=outline.micro_batch * (outline.num_micro_batches if pipelined else 1),
         checkpoint=_CHECKPOINTS[outline.remat[0]],
         mixed="float32" if sizes.precision == "float32" else "bfloat16",
-        made="model_spec()" if sizes.precision not in _CONVERTERS else "quantized(model_spec())",
+        made="model_spec()" if sizes.precision not in CONVERTERS else "quantized(model_spec())",
         quantized=_quantized(sizes, compiled),
         compiled=compiled,
     )
@@ -89,9 +91,9 @@ def llama_spec(sizes: Transformer) -> str:
 
 
 def _quantized(sizes: Transformer, compiled: bool) -> str:
-    if sizes.precision not in _CONVERTERS:
+    if sizes.precision not in CONVERTERS:
         return ""
-    kind, *linear = _CONVERTERS[sizes.precision]
+    kind, _, *linear = CONVERTERS[sizes.precision]
     calls = {f"{kind}LinearConverter": linear} | ({f"{kind}GroupedExpertsConverter": []} if sizes.num_experts else {})
     for own in calls.values():
         own.append(f"model_compile_enabled={compiled}")

@@ -172,8 +172,21 @@ class Flattener:
         if call is not None:
             return self._attention(eqn, call.kernel, call.body, inputs, trips)
         outputs = [Value(var.aval) for var in eqn.outvars]
-        self._emit(name, inputs, outputs, trips, eqn.params)
+        if name == "split":
+            self._slices(inputs[0], outputs, eqn.params["axis"], trips)
+        else:
+            self._emit(name, inputs, outputs, trips, eqn.params)
         return outputs
+
+    def _slices(self, source: Value, parts: Sequence[Value], axis: int, trips: float) -> None:
+        """Appends a slice for each part of a value along a dimension."""
+        first = 0
+        for part in parts:
+            start, limit = [0] * len(source.shape), list(source.shape)
+            start[axis], limit[axis] = first, first + part.shape[axis]
+            first = limit[axis]
+            params = {"start_indices": tuple(start), "limit_indices": tuple(limit), "strides": None}
+            self._emit("slice", [source], [part], trips, params)
 
     def _attention(
         self, eqn: core.JaxprEqn, kernel: AttentionKernel, body: core.Jaxpr, inputs: Sequence[Value], trips: float

@@ -15,11 +15,11 @@ import functools
 import math
 from typing import Any, final
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from alpa_dejavu._util.extras import from_extra
 from alpa_dejavu.layers.models._sizes import Kraken
 from alpa_dejavu.layers.models._training import (
     HALF,
@@ -31,6 +31,8 @@ from alpa_dejavu.layers.models._training import (
     train_step_of,
 )
 from alpa_dejavu.layers.models._transformer import mixed_values, past_mask
+
+nn: Any = from_extra("flax", "flax.linen")
 
 _SPREAD = 0.02
 """The standard deviation of initial weights, as in GPT-2."""

@@ -37,15 +37,15 @@ def _rules(size: Transformer) -> Iterator[tuple[str, bool, str, str]]:
     yield "lora", size.lora <= size.hidden, f"at most the hidden width, {size.hidden}", "give a smaller rank"
     yield (
         "lora_targets", size.lora_targets == LORA_TARGETS[0] or size.lora > 0,
-        "left out where there are no adapters", "give lora=RANK",
+        "left out where there are no adapters", "give --lora rank=N",
     )  # fmt: skip
     yield (
         "frozen", not (size.frozen and size.trains_all), "left out where the whole model is trained",
-        "give lora=RANK or train_last=BLOCKS with it",
+        "give --lora rank=N or --train-last N with it",
     )  # fmt: skip
     yield (
         "gather", not size.gather or size.computes_in.products.startswith("float8"),
-        "left out where products aren't in FP8", "give precision=fp8 with it",
+        "left out where products aren't in FP8", "give --precision fp8 with it",
     )  # fmt: skip
 
 

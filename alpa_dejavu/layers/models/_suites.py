@@ -170,6 +170,8 @@ def model_title(name: str) -> str:
     'llama-7b (sequence=8192)'
     >>> model_title(dataclasses.replace(SUITES["phi-3-mini"], sequence=1024).text)
     'phi-3-mini (sequence=1024)'
+    >>> model_title(transformer_size("gpt-1.3b").text)
+    'gpt-1.3b'
     >>> model_title("transformer:hidden=8,blocks=2,heads=2,vocabulary=16,sequence=4")
     'a transformer of 2,344 parameters'
     """
@@ -177,7 +179,7 @@ def model_title(name: str) -> str:
     if size is None:
         return name or "a model"
     parts = _parts(size)
-    transformers = {model: other for model, other in SUITES.items() if isinstance(other, Transformer)}
+    transformers = {model: other for model in SUITES if (other := transformer_size(model)) is not None}
     nearest = [
         (model, [f"{field}={value}" for field, value in parts.items() if whole.get(field) != value])
         for model, other in transformers.items()

@@ -11,7 +11,8 @@ from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.planning import estimate, given_stages, meant_stages
-from alpa_dejavu.planning.changed.kept import Kept
+from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept
+from alpa_dejavu.planning.given.plan_estimate import cluster_of_plan
 from alpa_dejavu.planning.search._searched import Searched
 from alpa_dejavu.planning.search._shapes import Shape, micro_batch_counts
 from alpa_dejavu.planning.search.models.model_source import GivenModel
@@ -26,6 +27,15 @@ _NAMES = {
     "Links": "links", "Nccl": "nccl",
 }  # fmt: skip
 """The names of the models that are kept by the names of their classes, where a name is enough to make one."""
+
+
+def kept_cluster(plan: Plan, path: str | os.PathLike[str]) -> Cluster | None:
+    """Returns the cluster that is kept beside a plan's file, where that doesn't name the machines itself; else None."""
+    try:
+        cluster_of_plan(plan)
+    except ValueError:
+        return read_kept(path).cluster if kept_path(path).exists() else None
+    return None
 
 
 def kept_prices(

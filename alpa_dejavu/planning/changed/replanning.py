@@ -136,7 +136,7 @@ def replan(
         without = (*without, *replica_devices(plan, without_replicas))
         kept = kept.with_replicas(max(kept.rules.replicas - len(set(without_replicas)), 1))
     if not without and cluster is None and not slow and memory_margin is None:
-        raise ValueError("nothing has changed: name hosts that are lost or slow, the new cluster, or a memory_margin")
+        raise ValueError("nothing has changed: name hosts that are lost or slow, the new cluster, or a memory margin")
     prices = kept_prices(plan, kept, cluster, latency, communication, calibration)
     changed = prices.cluster
     _check_hosts(plan, [*without, *(slow or {})], [host.name for host in changed.hosts])
@@ -175,7 +175,7 @@ def replan(
     if (replicas := kept.rules.replicas) != asked:
         notes.append(f"at least {replicas} replicas of each stage: {asked} don't fit without the lost devices")
     if count != plan.num_micro_batches:
-        notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}; their costs are scaled from those")
+        notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}, whose seconds are scaled to these")
     form, state = schedule_form(plan.schedule), layer_state(planned.model)
     moved = moves(plan.stages, following.stages, changed, state, form=form)
     seconds = time.perf_counter() - started

@@ -30,7 +30,7 @@ _STEADIER = 0.01
 """A plan is named whose expected step is shorter by more than this share than that of the chosen one."""
 _FEW_NUMBERS, _SMALL_BATCH = 4, 16
 """A batch is unhandy that may be cut into fewer numbers of micro-batches, unless it is smaller than that."""
-_HALF = ("bfloat16", "float16")
+_HALF = {"bfloat16": "bf16", "float16": "fp16"}
 _MUCH_FASTER = 1.5
 """Another dtype's rate is named where it is so many times that of float32."""
 
@@ -81,8 +81,8 @@ def with_confidence(plan: Plan, chosen: Chosen) -> Plan:
     return _noted(
         plan,
         [
-            f"plans are ranked by their iteration time; of another the expected step is shorter, {better} instead of "
-            f"{own}: {units.counted(len(other.stages), 'stage')}{on}, "
+            f"another plan has a longer iteration time, by which plans are ranked, but a shorter expected step, "
+            f"{better} instead of {own}: {units.counted(len(other.stages), 'stage')}{on}, "
             f"{units.counted(other.run.num_micro_batches, 'micro-batch', 'micro-batches')}, {other.run.schedule}"
         ],
     )
@@ -114,7 +114,7 @@ def _unrated(device: Device, dtype: str, share: float) -> str:
     faster = {name: rate for name, rate in device.flop_per_s.items() if rate > _MUCH_FASTER * single}
     others = ", ".join(f"{units.flop_rate(rate)} in {name}" for name, rate in faster.items())
     half = next((name for name in _HALF if name in faster), "")
-    remedy = f"; give the model in {half} (of a transformer's sizes: precision={half})" if half else ""
+    remedy = f"; give the model in {half} (of a transformer's sizes: --precision {_HALF[half]})" if half else ""
     return (
         f"{device.name} has no rate for products in {dtype} ({share:.0%} of the model's), so they are priced as "
         f"float32, at {units.flop_rate(single)}{f'; it reaches {others}' if others else ''}{remedy}"

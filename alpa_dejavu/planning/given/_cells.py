@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from typing import Annotated, Any, final
 
 from typing_extensions import TypedDict
@@ -128,6 +130,13 @@ class Figures:
             stated("an object: a training of `steps` steps, or null"),
         ]
     ] = None
+
+    def is_same_plan(self, other: Figures) -> bool:
+        """Returns whether another cluster has the same plan, as where all that it has more stays unused."""
+        mine, others = ((own.step_s, own.memory_bytes, own.price or 0.0) for own in (self, other))
+        close = all(itertools.starmap(math.isclose, zip(mine, others, strict=True)))
+        alike = (self.parallelism, self.micro_batches) == (other.parallelism, other.micro_batches)
+        return close and alike and (self.price is None) == (other.price is None)
 
 
 @final

@@ -25,6 +25,8 @@ from alpa_dejavu._util.phases import phases_of
 from alpa_dejavu.calibration import NONE, Calibration, check_choice
 from alpa_dejavu.clusters import named_cluster, price_sources
 from alpa_dejavu.clusters.gpus import gpu_of
+from alpa_dejavu.costs.runtime import runtime_names
+from alpa_dejavu.planning._restricted import in_blocks
 from alpa_dejavu.planning.by_name import plan_model
 from alpa_dejavu.planning.given._cells import SAVINGS, Cell, Figures, Saving, SavingData, figures, savings_data
 from alpa_dejavu.planning.given._orders import (
@@ -38,7 +40,7 @@ from alpa_dejavu.planning.given._orders import (
     stages_alone,
 )
 from alpa_dejavu.planning.given.plan_estimate import estimate
-from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.planning.result import OURS, PlanningResult
 from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
 from alpa_dejavu.planning.search.given_stages import given_stages
@@ -82,6 +84,11 @@ class Comparison:
         orders: dict[tuple[str, str], Order] = {(order.saving, order.measure): order for order in self.orders}
         return orders[saving, measure]
 
+    def same_plan(self, cluster: str, other: str, saving: str) -> bool:
+        """Returns whether two clusters take the same plan, as where the larger one leaves hosts unused."""
+        first, second = self.cell(cluster, saving).figures, self.cell(other, saving).figures
+        return first is not None and second is not None and first.is_same_plan(second)
+
     def changes(self, measure: str = "seconds") -> tuple[OrderChange, ...]:
         """Returns the pairs of clusters whose order, by "seconds" or "price", changes with the saving."""
         return tuple(changes([order for order in self.orders if order.measure == measure], self.clusters))
@@ -99,6 +106,7 @@ def compare(
     objective: str = "time",
     communication: str = "auto",
     calibration: str | os.PathLike[str] | Calibration | None = None,
+    runs_on: str = "",
     runtime: str | None = None,
     overlap: str | None = None,
     attention: str = "",
@@ -106,10 +114,10 @@ def compare(
 ) -> Comparison:
     """Returns what a step of a model takes and costs on each of several clusters, by ways to keep less in memory.
 
-    Each cell has the plan that `plan_model`, whose options these are, finds with the saving's. There must be two
-    clusters: each a machine type, "2 x p3.16xlarge", a file's path, or a `Cluster`. A calibration is taken where it
-    knows the devices. With `steps` cells say the hours and price of a training. Raises ValueError for what can't be
-    planned anywhere; what hinders only some is told by their cells.
+    Each cell has the plan that `plan_model`, whose options these are, finds with the saving's. A cluster is a machine
+    type, "2 x p3.16xlarge", a file's path, or a `Cluster`. A calibration is taken where it knows the devices. With
+    `steps` cells say the hours and price of a training. Raises ValueError for what can't be planned anywhere; what
+    hinders only some is told by their cells.
     """
     one_of("compare", "objective", objective, ("time", "price"))
     check_sizes(batch, layers, micro_batches)
@@ -118,9 +126,11 @@ def compare(
     prices_from = {b.name: price_sources(a) if isinstance(a, str) else () for a, b in zip(clusters, named, strict=True)}
     grounds = _grounds(named, chosen)
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
-    ways = {cluster.name: attention_on(cluster, runtime or "", attention) for cluster in named}
+    blocks = in_blocks(model, runs_on, OURS) if runs_on else model
+    framework = runtime or (runs_on if runs_on in runtime_names() else "")
+    ways = {cluster.name: attention_on(cluster, framework, attention) for cluster in named}
     by_way = {
-        way: model_source(model, batch, counts, cache, runtime=runtime or "", attention=way)
+        way: model_source(blocks, batch, counts, cache, runtime=framework, attention=way)
         for way in dict.fromkeys(ways.values())
     }
     sources = {name: by_way[way] for name, way in ways.items()}
@@ -128,13 +138,14 @@ def compare(
     _ = source.training  # a model that there isn't is told before anything is planned
     ask = functools.partial(
         plan_model, batch=batch, micro_batches=micro_batches, layers=layers, objective=objective,
-        communication=communication, runtime=runtime, overlap=overlap, attention=attention,
+        communication=communication, runs_on=runs_on, runtime=runtime, overlap=overlap, attention=attention,
     )  # fmt: skip
     cells, own, common = list[Cell](), dict[Place, Candidate](), dict[Place, Candidate]()
     for n, (saving, cluster) in enumerate(itertools.product(savings, named), 1):
         cell = Cell(cluster.name, saving.name, f"{flags[cluster.name]} {saving.flags}".strip(), None)
         of_model, ground = sources[cluster.name], grounds[cluster.name]
-        alone = of_model.anew() if isinstance(of_model, TracedModel) else of_model
+        # What a framework can run of a model is told by its name.
+        alone = model if runs_on else of_model.anew() if isinstance(of_model, TracedModel) else of_model
         choices: dict[str, Any] = {"remat": saving.remat, "zero": saving.zero, "offload": saving.offload}
         try:
             with phases_of(f"{n} of {len(savings) * len(named)} ({saving.name} on {cluster.name})"):
@@ -225,9 +236,8 @@ def _on_common_ground(
 
 def _named(clusters: Sequence[str | Cluster]) -> tuple[dict[str, str], list[Cluster]]:
     """Returns the flags by which `plan` names each cluster, and the clusters."""
-    if len(clusters) < 2:
-        names = ", ".join(item if isinstance(item, str) else item.name for item in clusters) or "not given"
-        raise ValueError(f"cluster is {names}, but must be two at least, to be compared; name another one as well")
+    if not clusters:
+        raise ValueError("clusters is empty, but must name at least one; give a machine, or a cluster's file")
     flags, named = dict[str, str](), list[Cluster]()
     for item in clusters:
         cluster = named_cluster(item) if isinstance(item, str) else item

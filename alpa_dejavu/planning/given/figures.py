@@ -137,9 +137,10 @@ def _activations_text(kept: float, of_micro_batch: float, reckoned: Sequence[Rec
     for count, kind, num_bytes in itertools.chain.from_iterable(stage.kept for stage in reckoned):
         alike[kind, units.traffic(num_bytes)] = alike.get((kind, units.traffic(num_bytes)), 0) + count
     of_layers = " + ".join(f"{units.counted(count, kind)} x {text}" for (kind, text), count in alike.items())
-    of_layers = of_layers or f"{units.traffic(of_micro_batch)} a micro-batch"
-    flight = f"{units.number(kept / of_micro_batch)} in flight"
-    return f"{units.size(kept)}: {f'({of_layers})' if ' + ' in of_layers else of_layers} x {flight}"
+    of_layers = of_layers or units.traffic(of_micro_batch)
+    times = units.number(kept / of_micro_batch)
+    flight = f"{times} micro-batch{'' if times == '1' else 'es'} in flight"
+    return f"{units.size(kept)}: {flight} x {f'({of_layers})' if ' + ' in of_layers else of_layers}"
 
 
 def _reckoned(plan: Plan, stages: Sequence[StagePlan]) -> list[Reckoning]:

@@ -72,8 +72,8 @@ class PlanEstimator:
             known name.
         cluster: a cluster, the name of a machine type or the path of its file, of which as many hosts are taken as the
             plan is for; None: the plan's cluster.
-        latency, communication: models or their names; "auto": the plan's, if its name is enough to make it and nothing
-            else is given; else as for `plan_model`.
+        latency, communication: models or their names; "auto": the plan's, if its name is enough to make it, and neither
+            another cluster nor a calibration is given; else as for `plan_model`.
         calibration, cache: as for `plan_model`.
         runtime, attention: as for `plan_model`; None: the plan's.
         overlap: what devices do at the same time, by its name or as an `Overlap`; None: as the runtime's name says.
@@ -108,7 +108,8 @@ class PlanEstimator:
         chosen = model if isinstance(model, ModelSource) else trusted_model(plan, model, trust_model)
         on = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
         by = plan.priced_by or PricedBy()
-        if cluster is None and calibration is None and (latency, communication) == ("auto", "auto"):
+        own = cluster is None or (isinstance(cluster, Cluster) and plan.hardware == summary_of(cluster))
+        if own and calibration is None and (latency, communication) == ("auto", "auto"):
             latency, communication = models_of(plan.priced_by)
         if communication == "auto" and by.communication in (
             ("links", "free") if calibration in (None, NONE) else ("links",)

@@ -65,7 +65,7 @@ def run_facts(run: WholeRun) -> list[tuple[str, str]]:
     return [
         ("training", f"{units.counted(run.steps, 'step')} in {units.hours(run.seconds, run.deviation_s)}"),
         ("device-hours", units.number(run.device_s / 3600)),
-        ("price", "unknown, as a host has no price_per_hour" if run.price is None else units.price(run.price)),
+        ("price", "unknown: a host's file has no price_per_hour" if run.price is None else units.price(run.price)),
         ("memory of a device", f"at most {units.size(run.device_bytes)}"),
         ("memory of a host", f"at most {units.size(max(kept))} offloaded" if kept else "nothing is offloaded to it"),
     ]
@@ -98,19 +98,19 @@ def steps_of_samples(samples: int, batch: int) -> int:
     return math.ceil(samples / batch)
 
 
-def steps_of_tokens(tokens: int, batch: int, model: str) -> int:
-    """Returns how many steps train so many tokens; ValueError if the model's samples aren't of known length, by its
-    name.
+def steps_of_tokens(tokens: int, batch: int, model: str, length: int | None = None) -> int:
+    """Returns how many steps train so many tokens, in samples of a length; None: the one that the model's name says.
+    Raises ValueError if it says none.
 
     >>> steps_of_tokens(10**9, 1024, "gpt-1.3b")
     954
     """
     checks.count("whole_run", "tokens", tokens)
-    length = tokens_of_sample(model)
+    length = length or tokens_of_sample(model)
     if length is None:
         raise ValueError(
-            f"tokens is {tokens}, but must be left out for {model}, which has no length of a sequence that is known by "
-            "its name; give the number of steps or of samples"
+            f"tokens is {tokens}, but must be left out for {model}, whose name doesn't say how many a sample has; give "
+            "the number of steps or of samples, or if it is a function, the tokens of a sample (--sequence)"
         )
     return math.ceil(tokens / (batch * length))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,17 +47,18 @@ def _no_plan(task: PlanningTask, costs: Costs) -> NoPlanError:
     if run.schedule not in ALPA_SCHEDULES:
         return NoPlanError(_under_schedule(model.num_layers, cluster, run))
     if slicer != Dynamic() and Dynamic().slice(costs.problem).found:
-        return NoPlanError(f"{slicer} found no plan, but there are some; choose the slicer 'dynamic'")
+        return NoPlanError(f"{slicer} found no plan, but there are some; choose --slicer dynamic")
     any_number = costs.table.max_n_succ_stages * 0 + model.num_layers
     boundless = dataclasses.replace(costs.table, max_n_succ_stages=any_number)
     if slicer.slice(boundless.slicing_problem(cluster, space, run)).found:
         return _memory(task, costs)
     shapes = [(submesh.num_hosts, submesh.devices_per_host) for submesh in dict.fromkeys(space.submeshes)]
+    limited = math.isfinite(space.allowed_imbalance)
+    within = f" (stage_imbalance_tolerance={space.allowed_imbalance})" if limited else ""
     return NoPlanError(
         f"no choice of the submeshes {shapes} puts {model.num_layers} layers on "
-        f"{'exactly' if space.hosts is None else 'at most'} {cluster.num_devices} devices "
-        f"(stage_imbalance_tolerance={space.allowed_imbalance}); allow other submeshes or more imbalance, ask for "
-        "fewer devices, or cut the model into more layers"
+        f"{'exactly' if space.hosts is None else 'at most'} {cluster.num_devices} devices{within}; allow other "
+        f"submeshes{' or more imbalance' if limited else ''}, ask for fewer devices, or cut the model into more layers"
     )
 
 
@@ -87,7 +89,7 @@ def _devices(cluster: Cluster, table: CostTable) -> str:
     # What a runtime leaves of a device may be more or less than its machine file says.
     enough = min(limit, max(usable))
     count = sum(host.num_devices for host, own in zip(cluster.hosts, usable, strict=True) if own >= enough)
-    left = f", of which {units.size(whole - limit)} are left free (memory_margin)" if whole > limit else ""
+    left = f", of which {units.size(whole - limit)} are left free (--memory-margin)" if whole > limit else ""
     if count < cluster.num_devices:
         most = f"the {count} devices that have most (of {cluster.num_devices})"
     else:
@@ -115,14 +117,14 @@ def _offload(cluster: Cluster, run: Run, table: CostTable) -> str:
                     on_hosts += [(needed - has, needed, has, where)] if needed > has else []
     if not on_devices:
         least = min(host.memory.num_bytes for host in cluster.hosts if host.memory is not None)
-        return f"each host has {units.size(least)} beside, to which stages may offload what they keep (offload='cpu')"
+        return f"each host has {units.size(least)} beside, to which stages may offload what they keep (--offload cpu)"
     if not on_hosts:
         return f"with offload all layers as one stage still need {units.size(min(on_devices))} on each device"
     _, needed, has, where = min(on_hosts)
     return (
         f"with offload all layers as one stage would fit on the devices, but need {units.size(needed)} {where} for "
         f"each, which has {units.size(has)} for each: add memory or drives to the hosts, or offload to drives as well "
-        "(offload='auto')"
+        "(--offload auto)"
     )
 
 
@@ -150,7 +152,7 @@ def _memory(task: PlanningTask, costs: Costs) -> NoPlanError:
     if isinstance(task.space, GivenSpace):
         helps += ["remat (AutoLayerOption(remat_layer=True))", "AutoShardingOption(prefer_reduce_scatter=True)"]
     helps += ["more layers to cut between", "more or larger devices"]
-    helps += ["a smaller memory_margin"] if limit < table.memory_limit_bytes.max() >= alone[worst] else []
+    helps += ["a smaller memory margin"] if limit < table.memory_limit_bytes.max() >= alone[worst] else []
     advice = filter(None, (_offload(costs.cluster, run, table), f"what helps: {', '.join(helps)}"))
     return NoPlanError("; ".join(parts), advice="; ".join(advice))
 

@@ -15,7 +15,8 @@ from typing import final
 from alpa_dejavu._util import units
 from alpa_dejavu.layers.models import Transformer, is_marked, transformer_size
 from alpa_dejavu.plans.outline import DEGREES
-from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, ZERO_NAMES, Cuts, MeshConfig, Offload, Plan, StagePlan
+from alpa_dejavu.plans.stage_rows import recomputed_text, zero_name, zero_text
+from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, MeshConfig, Offload, Plan, StagePlan
 from alpa_dejavu.problem.limits import MOST_LAYERS
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.schedules import kind_name
@@ -94,34 +95,34 @@ class Runtime:
         """Returns why its files can't say how one of so many stages is divided and computed again; empty if they can.
 
         >>> RUNTIMES["deepspeed"].why_not_divided(MeshConfig((8, 1), 8, 1, expert_parallel=4), 1)
-        "expert_parallel is 4, which its files can't say"
+        'no expert parallelism in its files'
         """
         data, *others = stage.logical_mesh if isinstance(stage, StagePlan) else stage.shape
         degrees = {name: getattr(stage, name) for name in DEGREES}
         for name, value in degrees.items():
             if value != DEGREES[name] and name not in self.degrees:
-                return f"{name} is {value}, which its files can't say"
-        if stage.remat not in self.remat:
-            return f"remat is {stage.remat!r}, but must be {' or '.join(map(repr, self.remat))}"
-        if stage.remat_share < 1 and not self.remat_of_some:
-            return f"remat_share is {stage.remat_share!r}, but must be 1"
+                return f"no {_DEGREE_NAMES[name]} in its files"
+        if stage.remat not in self.remat or (stage.remat_share < 1 and not self.remat_of_some):
+            return f"no 'recompute {recomputed_text(stage)}' in its files"
         if num_stages > 1 and degrees["context_parallel"] > 1 and not self.context_in_pipeline:
-            return f"context_parallel is {degrees['context_parallel']}, but must be 1 in a pipeline"
+            return "no context parallelism in a pipeline there"
         tensor = math.prod(others)
         each_expert = degrees["expert_tensor"] or tensor
         replicas = {**degrees, "expert_parallel": max(degrees["expert_parallel"] * each_expert // tensor, 1)}
         shared = [replicas[name] for name in self.sharing]
         together = math.prod(shared) if self.apart else math.lcm(*shared)
         if together > 1 and (stage.zero not in self.sharing_zero or (stage.sharded or data) % together):
-            names, levels = " and ".join(self.sharing), " or ".join(map(str, self.sharing_zero))
+            names = " and ".join(_DEGREE_NAMES[name] for name in self.sharing if replicas[name] > 1)
+            levels = " or ".join(map(zero_name, self.sharing_zero))
             return (
-                f"zero is {stage.zero} and sharded {stage.sharded}, but must be {levels} and 0 or a multiple of "
-                f"{together} with devices of {names}, which share parameters"
+                f"no {names} with {zero_text([stage])} there, but with {levels} over all data-parallel devices or in "
+                f"groups of a multiple of {together}"
             )
         if stage.sharded and stage.zero not in self.hybrid_zero:
-            return f"sharded is {stage.sharded}, but must be 0 with zero {stage.zero}"
-        if self.whole_experts and each_expert != (1 if stage.expert_parallel > 1 else tensor):
-            return f"expert_tensor is {degrees['expert_tensor']}, but must be 1 where expert_parallel isn't, else 0"
+            return f"no {zero_text([stage])} there"
+        own = 1 if stage.expert_parallel > 1 else tensor
+        if self.whole_experts and each_expert != own:
+            return f"no tensor {each_expert} within experts there, but {own}"
         return ""
 
     def why_not_written(self, model: Transformer) -> str:
@@ -335,6 +336,12 @@ def check_schedule_of(runtime: str, schedule: str) -> None:
         )
 
 
+_DEGREE_NAMES = {
+    "context_parallel": "context parallelism", "expert_parallel": "expert parallelism",
+    "expert_tensor": "tensor parallelism of its own within experts", "sharded": "ZeRO in groups",
+}  # fmt: skip
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class Hindrance:
@@ -367,7 +374,7 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
             yield Hindrance(f"stage {n} has ZeRO 3, hybrid sharding or offload with Muon", again)
             break
         if reason := limits.why_not_divided(stage, len(plan.on_submeshes)):
-            yield Hindrance(f"stage {n}: {reason}", again)
+            yield Hindrance(f"{f'stage {n}: ' if len(plan.stages) > 1 else ''}{reason}", again)
             break
     yield from _unlike(plan, limits, again)
     stages = len(plan.on_submeshes)
@@ -377,9 +384,9 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance("no offload in a pipeline there", "offload nothing, or plan for one stage")
     for n, stage in enumerate(plan.stages):
         if stage.zero not in limits.zero_of(stages):
-            levels = " or ".join(ZERO_NAMES[level] for level in limits.zero_of(stages))
+            levels = " or ".join(map(zero_name, limits.zero_of(stages)))
             where = "in a pipeline" if stages > 1 else "there"
-            yield Hindrance(f"stage {n} has ZeRO {ZERO_NAMES[stage.zero]} {where}", f"plan with ZeRO {levels}")
+            yield Hindrance(f"stage {n} has {zero_name(stage.zero)} {where}", f"plan with {levels}")
         if not limits.tensor_parallel and math.prod(stage.logical_mesh[1:]) > 1:
             yield Hindrance(f"stage {n} is tensor parallel", again)
         yield from _offloads(n, stage, limits, again)

@@ -5,12 +5,12 @@ other.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import warnings
 from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
 
 import numpy as np
 
+from alpa_dejavu._util.extras import need
 from alpa_dejavu.playground._arrays import Rows, Values
 from alpa_dejavu.playground._data import Shards, Split, SplitTask, Uses, check_above_zero
 from alpa_dejavu.playground.data._plain_splits import check_enough, dealt, groups_of, labels_of, pieces, sizes
@@ -163,9 +163,8 @@ class MovedPoints(Split):
         check_above_zero("moved-points", "step", self.step, "1 is the whole way")
         checks.one_of("moved-points", "projection", self.projection, ("pca", "umap"))
         checks.count("moved-points", "dimensions", self.dimensions)
-        if self.projection == "umap" and importlib.util.find_spec("umap") is None:
-            raise ValueError("moved-points: projection is 'umap', but must be one that is installed; pip install "
-                             "\"alpa-dejavu[umap]\", or choose projection='pca'")  # fmt: skip
+        if self.projection == "umap":
+            need("umap", "umap")
 
     def split(self, task: SplitTask) -> Shards:
         from scipy.spatial import cKDTree

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from alpa_dejavu._util.extras import need
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.playground.job import Problem
 
@@ -23,12 +22,10 @@ def problem(name: str) -> Problem:
 
     Raises:
         ValueError: there is no problem of that name.
-        RuntimeError: it needs a package that isn't installed; says how to install it.
     """
     if name not in PROBLEMS:
         names = ", ".join(map(repr, PROBLEMS))
         raise ValueError(f"there is no problem named {name!r}{near(name, PROBLEMS)}; choose one of {names}")
-    need("playground", "jax", "optax", "sklearn")
     return _maker(name)()
 
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from alpa_dejavu._util.dataclass_format import object_of
-from alpa_dejavu._util.extras import need
 from alpa_dejavu._util.format_fields import WrongDataError
 from alpa_dejavu._util.json_file import CheckedFile
 from alpa_dejavu._util.json_text import Path
@@ -42,7 +41,6 @@ def read_scenario(path: str | os.PathLike[str]) -> Scenario:
             says what, in which line, and what would be right.
         RuntimeError: it needs a package that isn't installed; says how to install it.
     """
-    need("playground", "scipy", "tqdm")
     file: CheckedFile[Any] = read_checked_yaml(pathlib.Path(path), ScenarioData, _REMEDY)
     try:
         return dataclasses.replace(_with_variants(file), text=file.text)

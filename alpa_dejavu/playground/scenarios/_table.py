@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.extras import from_extra
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, answer_lines, compared
 from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Runs, RunTarget, ScenarioRun
@@ -161,10 +162,10 @@ def _charts(exchanges: Sequence[Compared]) -> dict[str, Any]:
 
 def _chart(exchanges: Sequence[Compared], measure: str, axis: str) -> dict[str, Any]:
     import numpy as np
-    import plotly.graph_objects as go
 
     from alpa_dejavu.report import add_curve, color_of, finished
 
+    go = from_extra("plots", "plotly.graph_objects")
     shown = [(n, exchange) for n, exchange in enumerate(exchanges) if (measure, axis) in exchange.curves]
     most = max(float(np.max(exchange.curves[measure, axis].x, initial=0.0)) for _, exchange in shown)
     title, size = _axis(axis, most)

@@ -6,6 +6,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from alpa_dejavu._util.extras import from_extra
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.report import SCALE, Section, add_curve, color_of, finished, sections_page
 from alpa_dejavu.training.resilience._measure import Point, Resilience
@@ -101,8 +102,7 @@ def _table(rows: Rows, kept: Sequence[str]) -> dict[str, Any]:
 
 
 def _curves(figures: Resilience) -> dict[str, Any]:
-    import plotly.graph_objects as go
-
+    go = from_extra("plots", "plotly.graph_objects")
     figure = go.Figure()
     drawn = dict.fromkeys((point.fault, point.group) for point in figures.points)
     for n, (fault, group) in enumerate(drawn):
@@ -125,8 +125,7 @@ def _curves(figures: Resilience) -> dict[str, Any]:
 
 
 def _heat_map(bits: BitMap) -> dict[str, Any]:
-    import plotly.graph_objects as go
-
+    go = from_extra("plots", "plotly.graph_objects")
     names = [html.escape(group) or "all" for group in bits.groups]
     figure = go.Figure(go.Heatmap(
         z=(100 * bits.harm).tolist(), y=names, x=list(range(bits.harm.shape[1])), colorscale=SCALE, zmin=0,

@@ -8,7 +8,6 @@ import types
 
 import pytest
 
-from alpa_dejavu.alpa.local_cluster import local_cluster
 from alpa_dejavu.training import _ray
 from alpa_dejavu.training.initialization import parallel_initialize
 from small_models import regression
@@ -101,6 +100,8 @@ def test_workers_need_a_cluster():
 
 @pytest.mark.ray
 def test_two_workers_give_what_none_give_and_one_that_dies_is_replaced(tmp_path):
+    from alpa_dejavu.alpa.local_cluster import local_cluster
+
     init_fn, train_step, batches = regression()
     options = {"num_candidates": 6, "budget_steps": 40, "lanes": 2, "checkpoint_steps": 4}
     alone = parallel_initialize(init_fn, train_step, batches, **options)

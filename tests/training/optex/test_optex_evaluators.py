@@ -8,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 
-from alpa_dejavu.alpa.local_cluster import local_cluster
 from alpa_dejavu.training.optex import optex
 from alpa_dejavu.training.optex.evaluators import OneByOne, RayWorkers, Sharded, Vmapped
 from alpa_dejavu.training.optex.testing import check_evaluator
@@ -52,6 +51,8 @@ def test_noise_is_the_variance_of_the_mean_gradient_and_fits_a_history_of_it():
 @pytest.mark.ray
 @pytest.mark.slow
 def test_ray_workers_train_alike_and_one_that_dies_costs_its_point_alone(expected, tmp_path):
+    from alpa_dejavu.alpa.local_cluster import local_cluster
+
     driver, killed = os.getpid(), tmp_path / "killed"
 
     def deadly(params, batch):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from alpa_dejavu._util.jax_api import core
-from alpa_dejavu.alpa.local_cluster import local_cluster
 from alpa_dejavu.training.resilience import find_parts, resilience
 from alpa_dejavu.training.resilience.activations import activation_parts, clipped, sites, with_strikes
 from alpa_dejavu.training.resilience.data_faults import data_resilience
@@ -120,6 +119,8 @@ def test_wrong_input_is_told_before_anything_runs(changed, said):
 @pytest.mark.ray
 @pytest.mark.slow
 def test_two_workers_give_what_none_give():
+    from alpa_dejavu.alpa.local_cluster import local_cluster
+
     alone = resilience(model, PARAMS, DATA, FAULTS, shares=(0.1, 0.5), masks=5, by_layer=True)
     with local_cluster(devices=2):
         together = resilience(model, PARAMS, DATA, FAULTS, shares=(0.1, 0.5), masks=5, by_layer=True, workers=2)

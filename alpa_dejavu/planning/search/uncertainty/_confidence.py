@@ -13,7 +13,7 @@ from alpa_dejavu._util.ties import first_least
 from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolver
-from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, DIVIDED
+from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES
 from alpa_dejavu.planning.search.uncertainty._steps import DRAWS, interval, meet_plan, step_draws
 from alpa_dejavu.problem import Confidence
 
@@ -44,7 +44,7 @@ def confidence_and_expected(
     slicing, missed = candidates[0].slicing, 1.0
     if slicing.lower_bound_s > 0 and math.isfinite(slicing.cost_s) and slicing.cost_s > 0:
         missed = min(slicing.lower_bound_s / slicing.cost_s, 1.0)
-    source = "; ".join(filter(None, (spread_shares(own_s, factors), alone.resolver.source)))
+    source = "; by ".join(filter(None, (spread_shares(own_s, factors), alone.resolver.source)))
     sure = confidence_of_draws(joint_s, own_s, source, missed, _compared(candidates))
     return sure, [sure.expected_step_s, *np.exp(np.log(joint_s[:, 1:]).mean(axis=0)).tolist()]
 
@@ -105,17 +105,16 @@ def spread_shares(steps_s: FloatArray, factors: Factors) -> str:
     shares["single layers"] = max(1.0 - sum(shares.values()), 0.0)
     whole = sum(shares.values())  # above 1 where the drawn factors of classes happen to go against each other
     parts = ((name, share / whole) for name, share in shares.items())
-    most, *others = sorted((pair for pair in parts if pair[1] >= _TOLD), key=lambda pair: -pair[1])
-    more = "".join(f", {name} ({100 * share:.0f} %)" for name, share in others)
-    return f"{most[0]} ({100 * most[1]:.0f} % of the variance){more}"
+    most = sorted((pair for pair in parts if pair[1] >= _TOLD), key=lambda pair: -pair[1])
+    return ", ".join(f"{100 * share:.0f} % from {name}" for name, share in most)
 
 
 _TOLD = 0.05
 """Errors are named that make at least this share of the variance of a step's logarithm."""
 _BETWEEN = ("within hosts", "between hosts")
 _ERRORS = {
-    "doublings": f"an assumed {100 * DIVIDED:.0f} % for each doubling of a stage's devices",
-    "runtime": "what the framework's steps are off",
+    "doublings": "dividing stages among devices (assumed)",
+    "runtime": "the framework's own time",
 }
 
 
