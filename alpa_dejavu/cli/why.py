@@ -61,7 +61,7 @@ def why(traces: Sequence[pathlib.Path], plan_path: pathlib.Path | None, cluster:
 
 
 def _print_log(path: pathlib.Path, plan: Plan | None) -> None:
-    """What a log says of steps, beside the plan's; a log has no causes."""
+    """Prints the steps of a log beside the plan's; a log has no causes."""
     from alpa_dejavu.calibration.traces import read_log
     from alpa_dejavu.layers.models import tokens_of_sample
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
 from alpa_dejavu._util import units
-from alpa_dejavu.calibration.traces import Exchange, MeasuredStep, Operator, median_step, waiting_s
+from alpa_dejavu.calibration.traces import MeasuredStep, TracedExchange, TracedOperator, median_step, waiting_s
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.simulation.breakdown import breakdown
 
@@ -175,7 +175,7 @@ def _unlike_ranks(ranks: Sequence[MeasuredStep], cluster: Cluster | None) -> Ite
     )  # fmt: skip
 
 
-def _scores(operator: Operator) -> bool:
+def _scores(operator: TracedOperator) -> bool:
     """Returns whether an operator reads the scores of an attention: heads, queries and as many keys."""
     return any(len(shape) >= 3 and shape[-1] == shape[-2] >= 64 for shape in operator.shapes)
 
@@ -282,5 +282,5 @@ def _throttled(ranks: Sequence[MeasuredStep], cluster: Cluster) -> tuple[str, fl
     return (kind, rates[kind], usual) if rates[kind] < _THROTTLED * usual else None
 
 
-def _nth(step: MeasuredStep, n: int, default: Exchange) -> Exchange:
+def _nth(step: MeasuredStep, n: int, default: TracedExchange) -> TracedExchange:
     return step.exchanges[n] if n < len(step.exchanges) else default

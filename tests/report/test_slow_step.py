@@ -2,7 +2,7 @@
 
 import pytest
 
-from alpa_dejavu.calibration.traces import Exchange, KindTime, MeasuredStep, Operator
+from alpa_dejavu.calibration.traces import KindTime, MeasuredStep, TracedExchange, TracedOperator
 from alpa_dejavu.problem import Cluster, Device, Link
 from alpa_dejavu.report.slow_step import why_slow
 
@@ -12,7 +12,7 @@ CLUSTER = Cluster.uniform("cluster", ["host"], DEVICE, 2, LINK, LINK)
 
 
 def product(seconds, count=10, flop=1e9, dtype="c10::BFloat16"):
-    return Operator("products", "aten::mm", ((64, 64), (64, 64)), dtype, count, seconds, flop)
+    return TracedOperator("products", "aten::mm", ((64, 64), (64, 64)), dtype, count, seconds, flop)
 
 
 def step(rank=0, seconds=1.0, products=0.9, operators=None, exchanges=(), longest_gap_s=0.0, **others):
@@ -49,7 +49,7 @@ def test_a_rank_with_more_operations_is_no_slow_rank_but_an_imbalance():
 
 def test_a_link_far_below_its_rate_is_slow_and_one_near_it_is_not():
     def ranks(seconds):
-        exchange = Exchange("all_reduce", 1e8, 2, seconds)
+        exchange = TracedExchange("all_reduce", 1e8, 2, seconds)
         exposed = KindTime(seconds, seconds, 1)
         return [step(n, products=0.5, exchanges=[exchange], **{"exchanges:_all_reduce": exposed}) for n in (0, 1)]
 
@@ -61,7 +61,7 @@ def test_a_link_far_below_its_rate_is_slow_and_one_near_it_is_not():
 
 
 def test_exchanges_that_something_hides_are_no_cause():
-    exchange = Exchange("all_reduce", 1e8, 2, 0.2)
+    exchange = TracedExchange("all_reduce", 1e8, 2, 0.2)
     hidden = [step(n, exchanges=[exchange], **{"exchanges:_all_reduce": KindTime(0.2, 0.02, 1)}) for n in (0, 1)]
     assert "exchanges that don't hide" not in names(why_slow(hidden, cluster=CLUSTER))
     shown = [
@@ -73,7 +73,7 @@ def test_exchanges_that_something_hides_are_no_cause():
 
 def test_seconds_in_which_a_rank_waits_for_a_slow_one_are_no_exchange():
     def rank(number, computes, exchanges):
-        exchange = Exchange("all_reduce", 1e8, 2, exchanges)
+        exchange = TracedExchange("all_reduce", 1e8, 2, exchanges)
         return step(number, products=computes, exchanges=[exchange],
                     **{"exchanges:_all_reduce": KindTime(exchanges, exchanges, 1)})  # fmt: skip
 
@@ -88,13 +88,13 @@ def test_attention_is_written_out_where_a_softmax_reads_scores():
     scores = (4, 8, 512, 512)
     operators = [
         product(0.4, count=10, flop=1e11),  # 2.5 TFLOP/s
-        Operator("products", "aten::bmm", ((32, 512, 512), (32, 512, 64)), "float", 2, 0.1, 5e10),
-        Operator("norms and softmax", "aten::_softmax", (scores,), "float", 1, 0.2, 0.0),
-        Operator("element-wise", "aten::masked_fill", (scores,), "float", 1, 0.1, 0.0),
+        TracedOperator("products", "aten::bmm", ((32, 512, 512), (32, 512, 64)), "float", 2, 0.1, 5e10),
+        TracedOperator("norms and softmax", "aten::_softmax", (scores,), "float", 1, 0.2, 0.0),
+        TracedOperator("element-wise", "aten::masked_fill", (scores,), "float", 1, 0.1, 0.0),
     ]
     (cause,) = [own for own in why_slow([step(operators=operators)]).causes if "attention" in own.name]
     assert cause.saves_s == pytest.approx(0.4 - 1e11 / 2.5e12)
-    fused = [product(0.4), Operator("attention", "flash", ((4, 8, 512, 64),), "float", 2, 0.1, 0.0)]
+    fused = [product(0.4), TracedOperator("attention", "flash", ((4, 8, 512, 64),), "float", 2, 0.1, 0.0)]
     assert not [own for own in why_slow([step(operators=fused)]).causes if "attention" in own.name]
 
 

@@ -16,7 +16,7 @@ from typing import TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.calibration.traces.trace_file import Trace, TraceEvent
+from alpa_dejavu.calibration.traces.trace_file import StepTrace, TraceEvent
 from alpa_dejavu.calibration.traces.work_kinds import KINDS, WorkKind, collective_of, kind_of
 
 _ON_DEVICES = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -38,7 +38,7 @@ class KindTime:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Exchange:
+class TracedExchange:
     """A collective or a transfer of a rank, in the order of the trace."""
 
     kind: str
@@ -49,7 +49,7 @@ class Exchange:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Operator:
+class TracedOperator:
     """Operators of one kind, name, shapes and type in a step: how often they ran, for how many seconds in all.
 
     Attributes:
@@ -80,8 +80,8 @@ class MeasuredStep:
     number: int
     seconds: float
     times: Mapping[str, KindTime]
-    exchanges: tuple[Exchange, ...]
-    operators: tuple[Operator, ...]
+    exchanges: tuple[TracedExchange, ...]
+    operators: tuple[TracedOperator, ...]
     longest_gap_s: float
 
     @property
@@ -99,7 +99,7 @@ class MeasuredStep:
         return sum(self.exposed_s(kind) for kind in KINDS[: KINDS.index("exchanges")])
 
 
-def measured_steps(trace: Trace) -> tuple[list[MeasuredStep], list[str]]:
+def measured_steps(trace: StepTrace) -> tuple[list[MeasuredStep], list[str]]:
     """Returns the steps of a trace, of each of its devices where one process has several, and what it lacks."""
     notes = list(trace.notes)
     spans = _spans(trace)
@@ -153,7 +153,7 @@ def waiting_s(ranks: Sequence[MeasuredStep]) -> list[float]:
     ]
 
 
-def _spans(trace: Trace) -> list[tuple[int, float, float]]:
+def _spans(trace: StepTrace) -> list[tuple[int, float, float]]:
     """Returns each marked step with its start and its end in microseconds."""
     spans = []
     for event in trace.events:
@@ -164,7 +164,7 @@ def _spans(trace: Trace) -> list[tuple[int, float, float]]:
     return spans
 
 
-def _devices(trace: Trace) -> dict[int, list[TraceEvent]]:
+def _devices(trace: StepTrace) -> dict[int, list[TraceEvent]]:
     """Returns the events of work by device: those on accelerators if there are some, else those on processors."""
     if trace.profiler == "torch":
         on_devices = [event for event in trace.events if event.cat in _ON_DEVICES or event.cat == "gpu_user_annotation"]
@@ -183,7 +183,9 @@ def _devices(trace: Trace) -> dict[int, list[TraceEvent]]:
     return dict(devices)
 
 
-def _step(trace: Trace, events: Sequence[TraceEvent], rank: int, number: int, start: float, end: float) -> MeasuredStep:
+def _step(
+    trace: StepTrace, events: Sequence[TraceEvent], rank: int, number: int, start: float, end: float
+) -> MeasuredStep:
     within = [event for event in events if event.ts < end and event.ts + event.dur > start]
     lanes = collections.defaultdict[object, list[TraceEvent]](list)
     for event in within:
@@ -195,7 +197,7 @@ def _step(trace: Trace, events: Sequence[TraceEvent], rank: int, number: int, st
     counts = collections.Counter(_key(kind, event) for kind, event in outermost)
     times, gap = _painted(segments, counts, start, end)
     exchanges = tuple(
-        Exchange(collective_of(event.name), _num_bytes(event), _group_size(event, trace), event.dur * 1e-6)
+        TracedExchange(collective_of(event.name), _num_bytes(event), _group_size(event, trace), event.dur * 1e-6)
         for kind, event in sorted(outermost, key=lambda item: item[1].ts)
         if kind == "exchanges"
     )
@@ -275,7 +277,7 @@ def _merged(spans: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([spans[first, 0], ends[last]], axis=1)
 
 
-def _operators(trace: Trace, outermost: Iterable[tuple[WorkKind, TraceEvent]]) -> Iterator[Operator]:
+def _operators(trace: StepTrace, outermost: Iterable[tuple[WorkKind, TraceEvent]]) -> Iterator[TracedOperator]:
     """Yields operators that compute, by name, shapes and type; on accelerators their shapes are their launches'."""
     launches = {
         event.args.external_id: event
@@ -297,7 +299,7 @@ def _operators(trace: Trace, outermost: Iterable[tuple[WorkKind, TraceEvent]]) -
         if number is not None:
             launched[number] = own
     for (kind, name, shapes, dtype), seconds in totals.items():
-        yield Operator(kind, name, shapes, dtype, len(seconds), math.fsum(seconds), flop_of(name, shapes))
+        yield TracedOperator(kind, name, shapes, dtype, len(seconds), math.fsum(seconds), flop_of(name, shapes))
 
 
 def flop_of(name: str, shapes: Sequence[tuple[int, ...]]) -> float:
@@ -330,6 +332,6 @@ def _type_bytes(dtype: str) -> int:
     return next((size for name, size in _BYTES.items() if name in dtype.lower()), 4)
 
 
-def _group_size(event: TraceEvent, trace: Trace) -> int:
+def _group_size(event: TraceEvent, trace: StepTrace) -> int:
     size = event.args.group_size if event.args is not None else None
     return size if size is not None else trace.world_size

@@ -8,6 +8,8 @@ import re
 import statistics
 from typing import final
 
+from alpa_dejavu._util import units
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _MEGATRON = re.compile(r"iteration\s+(\d+)/\s*\d+ .*?elapsed time per iteration \(ms\):\s*([\d.]+)")
 _MEGATRON_MEMORY = re.compile(r"max allocated:\s*([\d.]+)")
@@ -46,7 +48,7 @@ def read_log(path: pathlib.Path) -> StepLog:
         ValueError: if no line is a step of Megatron-LM or torchtitan, or the file is larger than 256 MiB.
     """
     if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"{path} is larger than 256 MiB; give a part of the log with some steps")
+        raise ValueError(f"{path} is larger than {units.size(_MOST_BYTES)}; give a part of the log with some steps")
     text = _ESCAPES.sub("", path.read_text(encoding="utf-8", errors="replace"))
     milliseconds = {int(step): float(lasts) for step, lasts in _MEGATRON.findall(text)}
     tokens = {int(step): float(tps.replace(",", "")) for step, _, tps in _TORCHTITAN.findall(text)}

@@ -92,7 +92,7 @@ class _Distributed(msgspec.Struct):
     world_size: int | None = None
 
 
-class _File(msgspec.Struct):
+class _TraceFile(msgspec.Struct):
     events: list[TraceEvent] = msgspec.field(name="traceEvents")
     version: int | None = msgspec.field(name="schemaVersion", default=None)
     distributed: _Distributed | None = msgspec.field(name="distributedInfo", default=None)
@@ -100,7 +100,7 @@ class _File(msgspec.Struct):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Trace:
+class StepTrace:
     """The events of one rank, or of one process with several devices.
 
     Attributes:
@@ -120,7 +120,7 @@ class Trace:
     notes: tuple[str, ...] = ()
 
 
-def read_trace(path: pathlib.Path) -> Trace:
+def read_trace(path: pathlib.Path) -> StepTrace:
     """Reads a trace: PyTorch's Chrome trace, gzipped or not, or what `jax.profiler` writes: `*.trace.json.gz`, or
     `*.xplane.pb` where the jax that is installed can read it.
 
@@ -136,7 +136,7 @@ def read_trace(path: pathlib.Path) -> Trace:
         return _read_xplane(path)
     content, whole = _unpacked(path)
     notes = [] if whole else [f"{path.name} is cut off: its events are read as far as they go"]
-    decoder = msgspec.json.Decoder(_File)
+    decoder = msgspec.json.Decoder(_TraceFile)
     try:
         file = decoder.decode(content)
     except msgspec.ValidationError as error:
@@ -158,10 +158,10 @@ def read_trace(path: pathlib.Path) -> Trace:
     rank = distributed.rank if distributed.rank is not None else _rank_in_name(path)
     is_torch = file.version is not None or any(event.cat in ("cpu_op", "kernel") for event in lasting)
     profiler: Literal["torch", "jax"] = "torch" if is_torch else "jax"
-    return Trace(path, profiler, rank, distributed.world_size or 1, lasting, names, tuple(notes))
+    return StepTrace(path, profiler, rank, distributed.world_size or 1, lasting, names, tuple(notes))
 
 
-def _read_xplane(path: pathlib.Path) -> Trace:
+def _read_xplane(path: pathlib.Path) -> StepTrace:
     """Reads the protocol buffer of `jax.profiler` by the class that newer versions of jax have for it."""
     import jax.profiler
 
@@ -190,7 +190,7 @@ def _read_xplane(path: pathlib.Path) -> Trace:
                 events.append(TraceEvent("X", event.name, "", start, lasts, plane.name, line.name, details))
     if not events:
         raise ValueError(f"{path} has no event that lasts; record at least one whole step")
-    return Trace(path, "jax", _rank_in_name(path), 1, sorted(events, key=lambda event: event.ts), names)
+    return StepTrace(path, "jax", _rank_in_name(path), 1, sorted(events, key=lambda event: event.ts), names)
 
 
 def _rank_in_name(path: pathlib.Path) -> int:
@@ -217,8 +217,8 @@ def _unpacked(path: pathlib.Path) -> tuple[bytes, bool]:
 
 
 def _as_far_as_it_goes(
-    content: bytes, decoder: msgspec.json.Decoder[_File], path: pathlib.Path, error: msgspec.DecodeError
-) -> _File:
+    content: bytes, decoder: msgspec.json.Decoder[_TraceFile], path: pathlib.Path, error: msgspec.DecodeError
+) -> _TraceFile:
     """Decodes a trace that is cut off, up to the last event that is whole."""
     end = len(content)
     for _ in range(_TRIES if b'"traceEvents"' in content else 0):

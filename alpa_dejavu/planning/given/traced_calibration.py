@@ -67,7 +67,7 @@ def calibration_of_trace(
     )
     spread = {f"flop_per_s[{dtype}]": _spread(steps, dtype) for dtype in rates}
 
-    def calibrated(figures: _Figures) -> Calibration:
+    def calibrated(figures: _TraceFactors) -> Calibration:
         products = {dtype: _shifted(curve, figures.products) for dtype, curve in curves.items()}
         return Calibration(
             name=name, origin=f"a traced step of {plan.model} on {plan.cluster}", date=date.isoformat(),
@@ -76,7 +76,7 @@ def calibration_of_trace(
             traced=TracedRuntime(runtime, figures.step_s) if runtime else None,
         )  # fmt: skip
 
-    def estimated(figures: _Figures) -> Plan:
+    def estimated(figures: _TraceFactors) -> Plan:
         return PlanEstimator(plan, cluster=cluster, calibration=calibrated(figures)).estimate(plan).plan
 
     figures = _closed(estimated, ranks)
@@ -89,7 +89,7 @@ def calibration_of_trace(
 
 @final
 @dataclasses.dataclass(frozen=True)
-class _Figures:
+class _TraceFactors:
     """Factors of the seconds of products, of other operators, of their starts and of the updates of parameters; and the
     seconds that a step takes besides.
     """
@@ -113,7 +113,7 @@ class _Figures:
         )  # fmt: skip
 
 
-def _closed(estimated: Callable[[_Figures], Plan], ranks: Sequence[MeasuredStep]) -> _Figures:
+def _closed(estimated: Callable[[_TraceFactors], Plan], ranks: Sequence[MeasuredStep]) -> _TraceFactors:
     """Returns the factors with which the estimate of the plan has the measured seconds of each."""
 
     def mean(*kinds: str) -> float:
@@ -122,11 +122,11 @@ def _closed(estimated: Callable[[_Figures], Plan], ranks: Sequence[MeasuredStep]
     products_s, optimizer_s = mean("products", "grouped products", "attention"), mean("optimizer")
     starts_s = mean("dispatch") + statistics.fmean(step.gaps_s - step.longest_gap_s for step in ranks)
     others_s = statistics.fmean(step.computing_s for step in ranks) - products_s - mean("dispatch") - optimizer_s
-    figures = _Figures()
+    figures = _TraceFactors()
     for _ in range(_ROUNDS):
         computing = _computing(estimated(figures))
 
-        def own(name: str, figures: _Figures = figures, computing: float = computing) -> float:
+        def own(name: str, figures: _TraceFactors = figures, computing: float = computing) -> float:
             """The seconds that are as many times as long as a figure."""
             changed = {name: _TWICE * getattr(figures, name)}
             return _computing(estimated(dataclasses.replace(figures, **changed))) - computing
