@@ -2,6 +2,7 @@
 # make demo COMPARE=1   the same, and beside it with the plan of Alpa's AutoStageOption
 # make test             ruff, mypy, pylint, import-linter, pytest; 16 minutes on 2 cores
 # make test-all         the same with the tests that are marked as slow
+# make torch            install PyTorch and transformers into .venv, without which the tests that need them are skipped
 # make test-current     the tests less Alpa's with the newest jax, in .venv-current; TESTS="tests/layers ..." runs some
 # make pictures         draw the pictures of slicers (their seconds are this machine's) and of a report in docs/ again
 # make docs             build the site of docs/ into site/, strictly
@@ -13,7 +14,7 @@
 # PYTHON=python3.12     choose the interpreter (3.10, 3.11 or 3.12); without it the first that fits on PATH
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-current check pictures report-picture docs pages guides schemas figures clean
+.PHONY: help install torch demo test test-all test-current check pictures report-picture docs pages guides schemas figures clean
 
 STAMP := .venv/installed
 CURRENT := .venv-current/installed
@@ -35,6 +36,9 @@ install: $(STAMP)
 
 $(STAMP): requirements.txt setup.py $(wildcard patches/setup.py) patches/alpa_stock_jax.pth tools/install.sh
 	@PYTHON="$(PYTHON)" sh tools/install.sh
+
+torch: $(STAMP)
+	@.venv/bin/python -m pip install --constraint requirements.txt torch==2.13.0 transformers==5.24.0
 
 demo: $(STAMP)
 	@.venv/bin/python examples/001_train_gpt.py --json demo.json $(if $(filter-out 0,$(COMPARE)),--compare)
@@ -73,7 +77,7 @@ pages: $(STAMP)
 	@.venv/bin/python benchmarks/page.py
 
 guides: $(STAMP)
-	@.venv/bin/python benchmarks/guides.py
+	@.venv/bin/python tools/guides.py
 
 schemas: $(STAMP)
 	@.venv/bin/python -m alpa_dejavu.cli._schemas

@@ -107,6 +107,7 @@ setup(
         "benchmarks": ["matplotlib>=3.9", "pandas>=2.2"],
         "byzfl": ["byzfl>=0.0.11"],
         "exports": ["torch==2.13.0"],
+        "torch": ["torch>=2.13"],
         "dev": [
             "pytest<9.2",  # pytest-xdist 3.8 can't keep a group of tests in one process with 9.2
             "pytest-timeout",

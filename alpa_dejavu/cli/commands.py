@@ -28,6 +28,9 @@ PREDICTIONS = (
     "how far off they may be."
 )
 
+DOES_NOT_FIT = 3
+"""The exit code where no plan fits, or the one that was given doesn't."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 _PLACEHOLDERS = {"integer": "N", "float": "NUMBER", "text": "TEXT"}
 _WIDEST = 23
@@ -207,7 +210,9 @@ _WRAPPERS = {"click", "contextlib.py"}
 
 @final
 class ReportingGroup(CommandGroup):
-    """A group whose commands' errors go to standard error; the exit code is then 1 (2: wrong usage, 130: interrupt)."""
+    """A group whose commands' errors go to standard error; the exit code is then 1 (2: wrong usage, 3: no plan fits,
+    130: interrupt).
+    """
 
     def main(self, *arguments: Any, **extra: Any) -> NoReturn:
         """Runs a command line with its arguments, and exits with its exit code."""
@@ -265,6 +270,13 @@ class Interrupted(click.ClickException):
 
 
 @final
+class NothingFits(click.ClickException):
+    """An exception that says that no plan fits, which scripts can tell from an error by its exit code."""
+
+    exit_code = DOES_NOT_FIT
+
+
+@final
 class ForeignError(click.ClickException):
     """An error raised in code outside of this package, shown with its traceback from where this package called it."""
 
@@ -306,7 +318,9 @@ def reported(error: Exception | SystemExit) -> click.ClickException:
     if isinstance(error, ModuleNotFoundError) and error.name is not None and ours and ours[-1] == len(files) - 1:
         return click.ClickException(f"the package {error.name!r} is missing; `alpa-dejavu doctor` says what to install")
     if ours and ours[-1] == len(files) - 1 and isinstance(error, (ValueError, TypeError, RuntimeError)):
-        return click.ClickException(str(error))
+        from alpa_dejavu.problem import NoPlanError
+
+        return NothingFits(str(error)) if isinstance(error, NoPlanError) else click.ClickException(str(error))
     of_path = bool(ours) and all(pathlib.Path(file).stem in _OF_PATHS for file in files[ours[-1] + 1 :])
     if isinstance(error, OSError) and error.filename is not None and of_path:
         return click.ClickException(f"{error.filename}: {error.strerror}; give another path")

@@ -10,7 +10,7 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.cli.commands import PREDICTIONS, Command, option
+from alpa_dejavu.cli.commands import DOES_NOT_FIT, PREDICTIONS, Command, option
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_outputs
 from alpa_dejavu.cli.models import model_text, other_model_option, training_options
 from alpa_dejavu.cli.output import console
@@ -49,7 +49,10 @@ def estimate(
     trace_path: pathlib.Path | None,
     **pricing: Any,
 ) -> None:
-    """Predicts the step time and memory of a given plan; its model is traced, or taken from the cache."""
+    """Predicts the step time and memory of a given plan; its model is traced, or taken from the cache.
+
+    The exit code is 3 where the plan doesn't fit into memory.
+    """
     paths = (json_path, python_path, html_path, trace_path)
     check_outputs(*paths)
     plan = read_plan(plan_path)
@@ -68,3 +71,5 @@ def estimate(
     print_planned(planned, to, "estimated", fits)
     to.fact("the file says", units.seconds(plan.step_s))
     to.wrote(written)
+    if lacking(planned.plan):
+        click.get_current_context().exit(DOES_NOT_FIT)

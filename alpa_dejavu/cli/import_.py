@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.cli.commands import PREDICTIONS, Command, option
+from alpa_dejavu.cli.commands import DOES_NOT_FIT, PREDICTIONS, Command, option
 from alpa_dejavu.cli.diff import print_difference
-from alpa_dejavu.cli.files import OUTPUT, PAGE, check_outputs, takes_stdout, write_output, write_outputs
+from alpa_dejavu.cli.files import OUTPUT, PAGE, check_outputs, kept_beside, takes_stdout, write_outputs, write_pair
 from alpa_dejavu.cli.models import sizes_of_model
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import CLUSTER, FILES, MODEL, PLAN_FILE, LateChoice, hosts_option, pricing_options
@@ -65,15 +65,17 @@ def import_(
 ) -> None:
     """Reads another framework's configuration and predicts its step; nothing in the file is run.
 
-    With `--faster` it also says in what the best plan of the same runtime differs.
+    With `--faster` it also says in what the best plan of the same runtime differs. The exit code is 3 where the plan in
+    the file doesn't fit into memory.
     """
     paths = (json_path, html_path, faster_path)
-    check_outputs(*paths)
+    check_outputs(*paths, *kept_beside(json_path), *kept_beside(faster_path))
     to = console(takes_stdout(*paths))
     sizes = None if model is None else sizes_of_model(model, sequence)
     with working(f"reading {path}"):
         from alpa_dejavu.exports import import_plan
         from alpa_dejavu.layers.models import transformer_size
+        from alpa_dejavu.planning.changed.kept import Kept
         from alpa_dejavu.planning.given.fitting import what_fits
 
         imported = import_plan(path, source, cluster, hosts, sizes, config, optimizer, **pricing)
@@ -84,20 +86,25 @@ def import_(
         why = f"sequence is {sequence}, but {path} says {read.sequence}"
         raise ValueError(f"{why}; leave --sequence out, or change the file")
     ignored = [f"ignored: {'; '.join(imported.ignored)}"] if imported.ignored else []
-    written = write_outputs(imported.result, json_path, None, None, None)
+    written, unkept = write_pair(plan, Kept.of(imported.result), json_path) if json_path else ([], "")
     noted = dataclasses.replace(imported.result, plan=dataclasses.replace(plan, notes=(*plan.notes, *ignored)))
     written += write_outputs(noted, None, None, html_path, None)
     print_planned(imported.result, to, "estimated", fits)
-    for line in ignored:
+    for line in filter(None, (*ignored, unkept)):
         to.print(line)
     if faster_path is not None:
         with working("planning for what is faster"):
             from alpa_dejavu.planning import plan_model
-            from alpa_dejavu.plans.plan_file import plan_text
 
-            pricing["attention"] = pricing["attention"] or ""
-            runs_on = "" if plan.priced_by is None else plan.priced_by.runs_on
-            best = plan_model(plan.model, cluster, hosts, plan.batch or 1, runs_on=runs_on, **pricing).plan
-        written += write_output(faster_path, plan_text(best))
-        print_difference(plan, best, (f"yours, {path}", f"faster, {faster_path}"), to)
+            by = plan.priced_by
+            assert by is not None, "it was priced"
+            pricing |= {"runtime": by.runtime, "attention": by.attention}  # as the file has them, with its overlap
+            best = plan_model(plan.model, cluster, hosts, plan.batch or 1, runs_on=by.runs_on, **pricing)
+        more, line = write_pair(best.plan, Kept.of(best), faster_path)
+        written += more
+        print_difference(plan, best.plan, (f"yours, {path}", f"faster, {faster_path}"), to)
+        for note in (*best.plan.notes, *([line] if line else [])):
+            to.print(f"faster: {note}")
     to.wrote(written)
+    if lacking(plan):
+        click.get_current_context().exit(DOES_NOT_FIT)

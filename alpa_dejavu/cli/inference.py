@@ -147,9 +147,11 @@ def _lengths(prompt: int | None, output: int | None, path: pathlib.Path | None) 
 
 def print_serving_plan(plan: ServingPlan, to: Pages) -> None:
     """Prints a plan for inference: a row for each phase, and what its devices keep."""
+    from alpa_dejavu.layers.models import model_title
     from alpa_dejavu.planning.inference.serving_plan import phase_rows, plan_facts
 
     heads, *rows = phase_rows(plan)
+    to.print(f"inference of {model_title(plan.model)} on {plan.cluster}")
     table = new_table(heads[:1], heads[1:])
     for row in rows:
         table.add_row(*row)

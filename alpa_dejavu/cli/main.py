@@ -1,10 +1,11 @@
 """`alpa-dejavu`: the planner on the command line.
 
-It exits with one of four codes:
+It exits with one of five codes:
 
 - 0: what was asked for is done; or, once an interrupt has stopped planning, the best plan so far.
-- 1: no plan fits, what the user gave is wrong, a file or standard output can't be written, or a model function fails.
+- 1: what the user gave is wrong, a file or standard output can't be written, or a model function fails.
 - 2: the command line is wrong.
+- 3: nothing fits; or the plan that `estimate` or `import` was given doesn't, and all that was asked for is written.
 - 130: it was interrupted, before there was a plan or again.
 
 Errors are told on standard error, in a line but for the traceback of a model function.
@@ -59,4 +60,7 @@ def _show_version(context: click.Context, parameter: click.Parameter, asked: boo
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
               help="Show the version and exit.")  # fmt: skip
 def main() -> None:
-    """Plans distributed training, without devices; runs plans in Alpa, and writes them for other frameworks."""
+    """Plans distributed training, without devices; runs plans in Alpa, and writes them for other frameworks.
+
+    The exit code is 1 for an error, 2 for a wrong command line, 3 where no plan, or the given one, fits into memory.
+    """

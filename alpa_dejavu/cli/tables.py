@@ -16,7 +16,7 @@ from alpa_dejavu.layers.models import model_title
 from alpa_dejavu.planning import PlanningResult, RunnerUp
 from alpa_dejavu.planning.given.figures import first_facts
 from alpa_dejavu.planning.given.footing import Footing, footings
-from alpa_dejavu.planning.result import PricedPlan, joined_runners_up
+from alpa_dejavu.planning.result import PricedPlan
 from alpa_dejavu.planning.search.runtimes import runtimes_text
 from alpa_dejavu.plans.stage_rows import (
     LEAVE,
@@ -53,8 +53,8 @@ def stage_table(columns: Sequence[Column], rows: Sequence[StageRow]) -> Table:
 def runners_up_table(runners_up: Sequence[RunnerUp]) -> Table:
     """Returns a table with a row for each plan that was nearly chosen: its time, and why it loses."""
     table = new_table(("next best",), ("iteration",), ("plan", "why it loses"))
-    for ranks, other in joined_runners_up(runners_up):
-        table.add_row(ranks, units.seconds(other.plan.step_s), plan_text(other.plan), other.why)
+    for rank, other in enumerate(runners_up, 2):
+        table.add_row(str(rank), units.seconds(other.plan.step_s), plan_text(other.plan), other.why)
     return table
 
 

@@ -1,4 +1,6 @@
-"""A model function from what a user names: a suite's model, `module:function`, or the function itself."""
+"""A model function from what a user names: a suite's model, `module:function`, or gives: the function itself, or a
+module of PyTorch with its inputs.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from typing import Any
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.layers.models import known_models, known_name, model_function
+from alpa_dejavu.layers.torch_modules import is_module, is_pair, of_any_batch
 from alpa_dejavu.problem import Plan
 
 ModelFunction = Callable[..., Any]
@@ -28,10 +31,8 @@ def resolve(function: str | ModelFunction) -> ModelFunction:
         ValueError: there is no such model, module or function; near names are listed.
         TypeError: what the name stands for isn't a function.
     """
-    if callable(function):
-        return function
     if not isinstance(function, str):
-        raise TypeError(f"the model is {function!r}; give a name, 'module:function' or a function")
+        return _function(function, "the model")
     is_known = known_name(function) is not None
     if ":" not in function or is_known:
         file = pathlib.Path(f"{function.removesuffix('.py')}.py")
@@ -47,8 +48,22 @@ def resolve(function: str | ModelFunction) -> ModelFunction:
             others = f"; there are {', '.join(map(repr, public))}" if public else "; it defines none"
             raise ValueError(f"{module_name!r} has no function {name!r}{near(part, public) or others}")
         value = getattr(value, part)
+    return _function(value, repr(function))
+
+
+def _function(value: Any, which: str) -> ModelFunction:
+    """The model function that a value is, or that makes the inputs of a module of PyTorch."""
+    if is_pair(value):
+        return of_any_batch(*value)
+    if is_module(value):
+        raise TypeError(
+            f"{which} is a {type(value).__name__}, but must have its inputs, too; give (module, inputs), with a tuple "
+            "or a dict of example tensors, or a function that takes a batch size and returns these"
+        )
     if not callable(value):
-        raise TypeError(f"{function!r} is {type(value).__name__}, not a function that takes a batch size")
+        raise TypeError(
+            f"{which} is {value!r}, but must be a function that takes a batch size; give its name or itself"
+        )
     return value
 
 

@@ -30,6 +30,7 @@ from alpa_dejavu.layers._jaxprs import (
 from alpa_dejavu.layers._resolve import resolve
 from alpa_dejavu.layers._scans import Unrolled, unrolled
 from alpa_dejavu.layers.marks import without_marks
+from alpa_dejavu.layers.torch_modules import is_pair, module_step
 
 
 @final
@@ -126,6 +127,10 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
     model_function = resolve(function)
     name = function if isinstance(function, str) else getattr(function, "__qualname__", repr(function))
     returned = model_function() if batch is None else _called(model_function, name, batch)
+    if is_pair(returned):
+        name = type(returned[0]).__name__ if is_pair(function) else name
+        module, inputs = returned
+        returned = module_step(module, inputs, num_micro_batches)
     arguments = Arguments.of(name, returned, batch, num_micro_batches)
     with collector_paused(), capturing():
         closed = jax.make_jaxpr(arguments.calling(_plain(arguments.step)))(*arguments.leaves)
@@ -171,7 +176,7 @@ def _without_loops(
 
 def _notes(name: str, flat: Unrolled, arguments: Arguments) -> tuple[str, ...]:
     """Sentences on what a reader of a step's plan may not expect."""
-    notes = list(filter(None, [untried_version()]))
+    notes = [*filter(None, [untried_version()]), *getattr(arguments.step, "notes", ())]
     if flat.update is None:
         notes.append(
             f"the step of {name} takes no gradient, so this is a plan for inference; if it is to train, take the "

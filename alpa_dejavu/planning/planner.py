@@ -13,6 +13,7 @@ from alpa_dejavu.planning.result import PlanningResult, RunnerUp, front, why_not
 from alpa_dejavu.planning.search._diagnosis import nothing_fits
 from alpa_dejavu.planning.search._ranking import Ranked, contenders, ranked
 from alpa_dejavu.planning.task import Clock, Found, PlanningTask, SpaceRules
+from alpa_dejavu.plans.stage_rows import plan_text
 from alpa_dejavu.problem import Plan
 
 _RUNNERS_UP = 3
@@ -62,16 +63,23 @@ def plan(
         runners_up=tuple(_runners_up(best, ranking, task)),
         front=front([best, *(other.plan for other in ranking[1:])], task.cluster) if task.objective == "pareto" else (),
         contenders=tuple(others),
+        models=task.source.exact_models(chosen.model.num_layers),
     )
 
 
 def _runners_up(best: Plan, ranking: Sequence[Ranked], task: PlanningTask) -> Iterator[RunnerUp]:
-    """Yields the next best plans, and the best one without a pipeline, which is simpler to run."""
-    near, far = [other.plan for other in ranking[1 : _RUNNERS_UP + 1]], ranking[_RUNNERS_UP + 1 :]
+    """Yields the next best plans that read unlike the best one and each other, and the best one without a pipeline,
+    which is simpler to run.
+    """
+    unlike = {plan_text(best): best}
+    for other in ranking[1:]:
+        unlike.setdefault(plan_text(other.plan), other.plan)
+    _, *others = unlike.values()
+    near, far = others[:_RUNNERS_UP], others[_RUNNERS_UP:]
     for plan in near:
         yield RunnerUp(plan, why_not(plan, best, task.cluster, task.objective))
     if all(len(plan.stages) > 1 for plan in (best, *near)):
-        for plan in [other.plan for other in far if len(other.plan.stages) == 1][:1]:
+        for plan in [other for other in far if len(other.stages) == 1][:1]:
             why = why_not(plan, best, task.cluster, task.objective)
             yield RunnerUp(plan, f"{why}; the best without a pipeline")
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, final
 
-from alpa_dejavu._util import units
 from alpa_dejavu._util.ties import TOLERANCE, ordered
 from alpa_dejavu.clusters.space import PLAIN_CHOICES, DivisionChoices
 from alpa_dejavu.layers.models import transformer_size
-from alpa_dejavu.plans.stage_rows import plan_text
 from alpa_dejavu.problem import Cluster, Confidence, Model, Plan, Run, SearchSpace, StageChoice
-from alpa_dejavu.simulation.breakdown import why_slower
+from alpa_dejavu.simulation.breakdown import AS_FAST, why_slower
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.table import CostTable
@@ -34,17 +31,6 @@ class RunnerUp:
     why: str
 
 
-def joined_runners_up(runners_up: Sequence[RunnerUp]) -> Iterator[tuple[str, RunnerUp]]:
-    """Yields plans that were nearly chosen with their ranks as text, those that read alike once."""
-
-    def key(ranked: tuple[int, RunnerUp]) -> tuple[str, str, str]:
-        return plan_text(ranked[1].plan), units.seconds(ranked[1].plan.step_s), ranked[1].why
-
-    for _, alike in itertools.groupby(enumerate(runners_up, 2), key):
-        (first, runner_up), *others = alike
-        yield f"{first}-{others[-1][0]}" if others else str(first), runner_up
-
-
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlanningResult:
@@ -61,6 +47,8 @@ class PlanningResult:
     runners_up: tuple[RunnerUp, ...] = ()
     front: tuple[PricedPlan, ...] = ()  # for "pareto", the plans of which no other is as fast and as cheap, by time
     contenders: tuple[Plan, ...] = ()  # where asked for, others that may be the fastest on devices, the likeliest first
+    # The same layers as they were made for micro-batches of other samples, by these, which planning again needs.
+    models: Mapping[int, Model] = dataclasses.field(default_factory=dict)
     divisions: DivisionChoices = PLAIN_CHOICES  # how the stages' devices could divide the model beside its batch
 
     @cached_property
@@ -175,6 +163,8 @@ def why_not(plan: Plan, best: Plan, cluster: Cluster, objective: str) -> str:
     """Returns in a few words why a plan loses: how much dearer it is for the objective "price", or what is longer."""
     prices = price_per_step(plan, cluster), price_per_step(best, cluster)
     if objective != "price" or not prices[0] or not prices[1]:
-        return why_slower(plan, best)
+        sooner = plan.step_s / best.step_s - 1
+        faster = f"{-100 * sooner:.1f} % faster, but its expected step is longer"
+        return why_slower(plan, best) if sooner > -AS_FAST else faster
     more, longer = prices[0] / prices[1] - 1, plan.step_s / best.step_s - 1
     return f"{100 * more:.1f} % dearer, and a step takes {abs(100 * longer):.1f} % {'less' if longer < 0 else 'longer'}"

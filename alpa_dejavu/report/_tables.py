@@ -17,7 +17,7 @@ from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.planning.given.figures import first_facts
 from alpa_dejavu.planning.given.footing import Footing, footings
 from alpa_dejavu.planning.given.whole_run import run_facts, sent_rows, whole_run
-from alpa_dejavu.planning.result import PlanningResult, joined_runners_up
+from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search.runtimes import runtimes_text
 from alpa_dejavu.plans.stage_rows import (
     REPORTED,
@@ -117,10 +117,10 @@ def runner_up_rows(planned: PlanningResult) -> ReportTable:
     if not planned.runners_up:
         return {"heads": [], "rows": []}
     rows = [["1", plan_text(planned.plan), units.seconds(planned.plan.step_s), "", "the plan of this page"]]
-    for ranks, other in joined_runners_up(planned.runners_up):
+    for rank, other in enumerate(planned.runners_up, 2):
         slower = other.plan.step_s / planned.plan.step_s - 1
         change = f"{slower:+.2%}" if abs(slower) > AS_FAST else ""
-        rows.append([ranks, plan_text(other.plan), units.seconds(other.plan.step_s), change, other.why])
+        rows.append([str(rank), plan_text(other.plan), units.seconds(other.plan.step_s), change, other.why])
     heads = ["rank", "plan", "step", "slower by", "why it loses"]
     return {"heads": heads, "rows": rows, "kept": ("rank", "step", "why it loses")}
 

@@ -11,6 +11,7 @@ from alpa_dejavu import planning
 from alpa_dejavu.calibration import write_calibration
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.planning.changed.kept import kept_path, read_kept
 from alpa_dejavu.plans.plan_file import read_plan
 from made_up import fitted, measured
 from pages import own_text, page_data
@@ -137,6 +138,50 @@ def test_a_plan_travels_there_and_back(config, tmp_path):
     assert refused.exit_code == 1
     assert "but must have 50: embeddings, 48 blocks and a head; plan again with --for deepspeed" in refused.stderr
     assert not (tmp_path / "other").exists()
+
+
+def test_what_is_faster_keeps_the_overlap_of_the_script(config, tmp_path):
+    plan, mine, better = (tmp_path / name for name in ("plan.json", "mine.json", "better.json"))
+    where = ("--cluster", "p4d.24xlarge", "--no-cache")
+    asked = ("--model", config, "--batch", "16", "--micro-batches", "4", "--tensor", "4", "--overlap", "tensor")
+    assert command("plan", *asked, "--for", "megatron", "--json", plan, *where).exit_code == 0
+    assert command("export", plan, "--to", "megatron", "--output", tmp_path / "out").exit_code == 0
+    script = tmp_path / "out" / "run_megatron.sh"
+    assert "--tp-comm-overlap" in script.read_text()
+    read = command("import", script, "--from", "megatron", *where, "--json", mine, "--faster", better)
+    assert read.exit_code == 0, read.output
+    assert read_plan(mine).priced_by.runtime == read_plan(better).priced_by.runtime == "megatron+tensor"
+    assert "faster: priced and kept as megatron runs it" in read.output
+    # Beside both is what planning again needs, as `explain` says where it's missing.
+    for path in (mine, better):
+        assert str(kept_path(path)) in read.output.replace("\n", "")
+        assert read_kept(path).rules.zero == (0, 2, 3)
+    explained = command("explain", mine)
+    assert explained.exit_code == 0, explained.output
+    assert "is missing" not in explained.output
+    assert "the best plan as things are" in explained.output
+
+
+def test_a_plan_that_does_not_fit_has_an_exit_code_of_its_own(tmp_path):
+    script, mine = tmp_path / "train.sh", tmp_path / "mine.json"
+    script.write_text(
+        "torchrun --nnodes 1 --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 "
+        "--num-attention-heads 32 --seq-length 8192 --vocab-size 32000 --bf16 --micro-batch-size 8 "
+        "--global-batch-size 64 --max-position-embeddings 8192\n"
+    )
+    where = ("--cluster", "p4d.24xlarge", "--no-cache")
+    read = command("import", script, "--from", "megatron", *where, "--json", mine)
+    assert read.exit_code == 3, read.output
+    assert "would fit" in read.output
+    again = command("estimate", mine, "--no-cache", "--json", tmp_path / "again.json")
+    assert (again.exit_code, (tmp_path / "again.json").exists()) == (3, True)
+    asked = ("--model", "llama-3-70b", "--runtime", "megatron", "--batch", "8", *where)
+    refused = command("plan", *asked)
+    assert refused.exit_code == 3
+    assert "Error: the model doesn't fit into memory" in " ".join(refused.stderr.split())
+    assert command("plan", *asked, "--layers", "0").exit_code == 2
+    for words in ([], ["estimate"], ["import"]):
+        assert "exit code is" in " ".join(command(*words, "--help").output.split())
 
 
 def test_a_calibration_without_curves_says_so(tmp_path):

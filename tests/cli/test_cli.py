@@ -164,6 +164,7 @@ def test_names_are_handed_on(run, option, name, value, usual, wrong):
     assert run(*ASKED, option, wrong).exit_code == 2
 
 
+@pytest.mark.alpa
 def test_the_cluster_that_ray_has_is_asked_for(run, monkeypatch):
     from alpa_dejavu.alpa import ray_cluster
 
@@ -225,11 +226,13 @@ def wrong_name(*_, **__):
     return named_cluster("cray")
 
 
-@pytest.mark.parametrize(("fails", "said"), [(no_plan, "Error: "), (wrong_name, "Error: there is no machine 'cray'")])
-def test_no_plan_and_wrong_names_are_one_message_and_nothing_is_written(run, tmp_path, monkeypatch, fails, said):
+@pytest.mark.parametrize(
+    ("fails", "said", "code"), [(no_plan, "Error: ", 3), (wrong_name, "Error: there is no machine 'cray'", 1)]
+)
+def test_no_plan_and_wrong_names_are_one_message_and_nothing_is_written(run, tmp_path, monkeypatch, fails, said, code):
     monkeypatch.setattr(planning, "plan_model", fails)
     result = run(*ASKED, "--json", tmp_path / "plan.json")
-    assert result.exit_code == 1
+    assert result.exit_code == code
     assert result.stdout == ""
     assert result.stderr.startswith(said)
     assert "Traceback" not in result.stderr

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-import torch_schedules
 
+import torch_schedules
 from alpa_dejavu.schedules import read_schedule
 
 GOLDEN = json.loads(torch_schedules.FILE.read_text(encoding="utf-8"))

@@ -104,7 +104,7 @@ def test_functions_by_name(tmp_path, monkeypatch):
         trace("my_own_model:train", batch=8)
     with pytest.raises(ValueError, match="no function 'trian'; did you mean 'train'"):
         resolve("my_own_model:trian")
-    with pytest.raises(TypeError, match="is int, not a function"):
+    with pytest.raises(TypeError, match="is 3, but must be a function that takes a batch size"):
         resolve("my_own_model:not_a_function")
     with pytest.raises(ValueError, match="no module 'my_one_model'"):
         resolve("my_one_model:train")

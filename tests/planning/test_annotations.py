@@ -13,7 +13,7 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs.latency._kernels import UNFOLDED_SPREAD
 from alpa_dejavu.layers.models._sizes import WideResNet
 from alpa_dejavu.layers.models._wresnet import wresnet_step
-from alpa_dejavu.planning import plan, plan_model
+from alpa_dejavu.planning import estimate, given_stages, plan, plan_model
 from alpa_dejavu.planning.given._annotations import (
     Chosen,
     with_confidence,
@@ -26,6 +26,7 @@ from alpa_dejavu.planning.given.footing import footings
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
 from alpa_dejavu.planning.search.uncertainty import assumed_spread
 from alpa_dejavu.planning.task import Clock, Found
+from alpa_dejavu.plans.stage_rows import plan_text
 from alpa_dejavu.problem import Link, Run
 from alpa_dejavu.testing import example_cluster
 from jax_models import trained
@@ -65,6 +66,33 @@ def test_a_plan_is_as_sure_as_the_plans_say_that_it_was_compared_with(cluster):
     assert 0 < sure.probability <= 1
     assert sure.interval_s[0] < result.plan.step_s < sure.interval_s[1]
     assert plan(task_of(MODEL, cluster, 8, RUN), annotations=()).confidence is None
+
+
+def test_of_unlike_hosts_the_plan_with_the_shortest_expected_step_is_chosen():
+    """With a fifth, slower device an iteration is shorter, but waits for whichever of both kinds takes longer."""
+    model = chain(8, flop=1e9, parameter_bytes=1e6, activation_bytes=1e6, exchanged=(3e7,))
+    hosts = unlike.host("a", devices=4), unlike.host("b", 0.6e12, devices=1)
+    result = plan(task_of(model, unlike.cluster(hosts), 4, Run(16)), annotations=[with_confidence])
+    alone = plan(task_of(model, unlike.cluster(hosts[:1]), 4, Run(16)), annotations=[with_confidence]).plan
+    (both,) = [other for other in result.runners_up if other.plan.step_s < result.plan.step_s]
+    assert {host for stage in both.plan.stages for host in stage.hosts} == {"a", "b"}
+    assert result.plan.step_s == pytest.approx(alone.step_s, rel=1e-9)
+    assert result.plan.expected_s == pytest.approx(alone.expected_s, rel=1e-9)
+    (note,) = result.plan.notes
+    own, its = units.seconds(result.plan.expected_s), units.seconds(both.plan.step_s)
+    assert note.startswith(
+        f"chosen by its expected step, {own}, as hosts are unlike; another iterates in {its}, but is expected to take "
+    )
+    stages = given_stages(both.plan)
+    its_s = estimate(model, unlike.cluster(hosts), Run(16), stages, latency="analytic", communication="alpha-beta").plan
+    assert its_s.expected_s > alone.expected_s
+    assert both.why.endswith("% faster, but its expected step is longer")
+
+
+def test_no_two_of_the_next_best_read_alike():
+    result = plan(task_of(MODEL, example_cluster(2), 8, RUN), annotations=[])
+    texts = [plan_text(each.plan) for each in (result, *result.runners_up)]
+    assert len(texts) == len(set(texts)) == 4
 
 
 def in_dtype(model, dtype):

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from alpa_dejavu._util import units
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.planning import plan_model
@@ -20,8 +21,8 @@ ASKED = {"batch": 64, "micro_batches": 8, "zero": (2,), "runtime": "megatron", "
 
 
 def slow(**choices):
-    asked = ASKED | {"remat": ("layer",), "tensor": 2, "overlap": "none"} | choices
-    return plan_model(MODEL, "dgx-h100", runs_on="megatron", **asked).plan
+    asked = ASKED | {"remat": ("layer",), "tensor": 2, "overlap": "none", "runs_on": "megatron"} | choices
+    return plan_model(MODEL, "dgx-h100", **asked).plan
 
 
 def test_each_setting_alone_is_what_a_plan_with_it_takes():
@@ -50,6 +51,32 @@ def test_nothing_is_said_that_does_not_fit_with_the_margin_of_the_plan():
     assert all(setting.memory_bytes <= usable for setting in fitting.values())
     assert fitting["recompute"].value != "none"
     assert everything["recompute"].plan.step_s < fitting["recompute"].plan.step_s < plan.step_s
+
+
+@pytest.mark.parametrize(("framework", "before", "after"), [
+    ("megatron", "gradients", "tensor"), ("megatron", "none", "tensor"), ("torchtitan", "none", "the runtime's"),
+])  # fmt: skip
+def test_what_overlaps_is_a_setting_where_the_framework_can_say_it(framework, before, after):
+    plan = slow(runs_on=framework, runtime=framework, overlap=before, remat=("none",))
+    overlap = next(setting for setting in other_settings(plan) if setting.what == "overlap")
+    assert overlap.value == after
+    by_hand = PlanEstimator(plan, runtime=f"{framework}+tensor" if after == "tensor" else framework).estimate(plan).plan
+    assert overlap.plan.step_s == pytest.approx(by_hand.step_s, rel=1e-9)
+    assert "overlap" not in {setting.what for setting in other_settings(overlap.plan)}
+
+
+def test_a_plan_says_what_its_step_would_take_with_products_in_pieces():
+    def notes(**choices):
+        return [note for note in slow(remat=("none",), **choices).notes if "--overlap tensor would take" in note]
+
+    (note,) = notes(overlap="gradients")
+    plan = slow(remat=("none",), overlap="gradients")
+    tensor = PlanEstimator(plan, overlap="tensor").estimate(plan).plan
+    assert note.startswith(f"--overlap tensor would take {units.seconds(tensor.step_s)}, ")
+    assert tensor.step_s < plan.step_s
+    assert not notes(overlap="tensor")
+    assert not notes(overlap="gradients", tensor=1)
+    assert not notes(overlap="gradients", runs_on="torchtitan", runtime="torchtitan")
 
 
 def test_plans_whose_settings_are_not_known_have_none():

@@ -9,10 +9,15 @@ import pytest
 import jax_models
 import unlike
 from alpa_dejavu import DejavuStageOption, plan_model
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.clusters.changed_cluster import without
 from alpa_dejavu.planning import estimate, given_stages
-from alpa_dejavu.planning.changed.kept import Kept
-from alpa_dejavu.planning.changed.replanning import replan
+from alpa_dejavu.planning.changed.kept import Kept, read_kept, write_with_kept
+from alpa_dejavu.planning.changed.kept_task import KeptSpace, kept_prices, kept_task
+from alpa_dejavu.planning.changed.replanning import prepared, replan
+from alpa_dejavu.planning.search._candidate import config_of_stage
 from alpa_dejavu.planning.search.models.model_source import GivenModel
+from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Cluster, Run
 from alpa_dejavu.testing import example_cluster
 from plans import priced_alike
@@ -153,6 +158,51 @@ def test_the_same_question_gets_the_same_answer_through_every_door(monkeypatch, 
     for plan in (named.plan, again.plan, estimated.plan):
         priced_alike(plan, option_plan)
     assert again.moves.num_bytes == 0, "nothing has changed, so nothing moves"
+
+
+SIZES = "transformer:hidden=1024,blocks=8,heads=16,vocabulary=32000,sequence=1024"
+
+
+def given(stage):
+    """What a stage is, but for its hosts: they are those that have most of its state."""
+    return *stage.layers, config_of_stage(stage), stage.submesh, stage.memory_bytes
+
+
+@pytest.mark.parametrize(("cluster", "batch", "how"), [
+    ("2 x p3.8xlarge", 64, {"runs_on": "megatron"}),
+    ("3 x p3.8xlarge", 96, {"runtime": "torchtitan", "schedule": "1f1b"}),
+    ("2 x p3.8xlarge", 64, {"runs_on": "maxtext", "schedule": "1f1b"}),
+])  # fmt: skip
+def test_without_a_host_every_door_says_what_is_said_where_it_never_was(cluster, batch, how, tmp_path):
+    """The number of micro-batches is another one without it, for which other meshes are offered."""
+    hosts = named_cluster(cluster)
+    ready = plan_model(SIZES, hosts, batch=batch, contingencies=True, **how)
+    lost, path = hosts.hosts[-1].name, tmp_path / "plan.json"
+    write_with_kept(dataclasses.replace(ready.plan, contingencies={}), Kept.of(ready), path)
+    plan, kept = read_plan(path), read_kept(path)
+    direct = plan_model(SIZES, without(hosts, [lost]), batch=batch, **how | {"schedule": plan.schedule}).plan
+    again, explained = replan(plan, kept, without=[lost]).plan, prepared(plan, kept).contingencies[lost]
+    for other in (again, explained, ready.plan.contingencies[lost]):
+        assert other.step_s == pytest.approx(direct.step_s, rel=1e-9)
+        assert other.num_micro_batches == direct.num_micro_batches
+        assert list(map(given, other.stages)) == list(map(given, direct.stages))
+
+
+def test_what_a_plan_was_made_from_is_kept_for_each_micro_batch_that_was_traced(tmp_path):
+    """A micro-batch of one sample is divided in fewer ways than larger ones, of which meshes are kept, too."""
+    hosts, path = named_cluster("2 x p3.8xlarge"), tmp_path / "plan.json"
+    small, free = (
+        plan_model(jax_models.trained, hosts, batch=16, layers=4, micro_batches=count, cache=False)
+        for count in (16, None)
+    )
+    assert 1 not in Kept.of(free).by_samples
+    write_with_kept(small.plan, dataclasses.replace(Kept.of(small), others=Kept.of(free).by_samples), path)
+    plan, kept = read_plan(path), read_kept(path)
+    assert {1, free.plan.batch // free.plan.num_micro_batches} <= set(kept.by_samples)
+    space = kept_task(plan, kept, kept_prices(plan, kept)).space
+    alone = KeptSpace(dataclasses.replace(kept, others={}))
+    assert not any(space.missing(hosts, samples) for samples in kept.by_samples)
+    assert all(alone.missing(hosts, samples) for samples in kept.by_samples if samples > 1)
 
 
 def test_an_estimate_of_a_plan_that_leaves_hosts_out_is_the_plan():

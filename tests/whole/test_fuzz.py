@@ -154,7 +154,7 @@ def faults(example, how, folder, before=lambda folder: None, after=lambda folder
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        (ended(3), ("exit status 3",)),
+        (ended(4), ("exit status 4",)),
         (ended(-11, stderr="x"), ("exit status -11",)),
         (ended(130, stderr="Aborted!"), ("exit status 130 without an interrupt",)),
         (ended(1, stderr="Traceback (most recent call last):\nKeyError: 1"), ("traceback",)),
@@ -176,7 +176,7 @@ def test_what_is_wrong_with_an_end_is_said(how, said, tmp_path):
 
 @pytest.fixture
 def here(monkeypatch):
-    """Examples run in this process, and every third one ends with 3."""
+    """Examples run in this process, and every third one ends with 4."""
 
     class Here:
         def __init__(self, limits):
@@ -190,7 +190,7 @@ def here(monkeypatch):
 
         def run(self, example, folder):
             self.count += 1
-            return ended(3, stderr="no") if self.count % 3 == 0 else in_process(example, folder)
+            return ended(4, stderr="no") if self.count % 3 == 0 else in_process(example, folder)
 
     monkeypatch.setattr(fuzz, "Worker", Here)
 
@@ -201,7 +201,7 @@ def test_failures_are_told_laid_out_and_written(here, tmp_path, capsys):
     assert fuzz.main(given) == 1
     written = json.loads(out.read_text())
     assert written["kinds"]["database"]["examples"] == 6
-    (failure,) = [one for one in written["failures"] if "exit status 3" in one["faults"]]
+    (failure,) = [one for one in written["failures"] if "exit status 4" in one["faults"]]
     assert failure["count"] == 2
     for line in failure["again"]:
         found = re.fullmatch(r"cd (\S+) && alpa-dejavu calibration show database\.json.*", line)

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from map import imported
 
 import alpa_dejavu
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.sharding import experimental as sharding
 from alpa_dejavu.slicing import EXPERIMENTAL, SLICERS, Dynamic, experimental, slicer
+from map import imported
 
 ROOT = pathlib.Path(alpa_dejavu.__file__).parent
 BESIDE = {"__init__.py", "__main__.py", "testing.py"}

@@ -68,13 +68,17 @@ def attention_of(traced: TracedStep) -> AttentionFound:
     """Returns how much attention a traced step has, and whether it is written out or calls a fused kernel."""
     from alpa_dejavu.layers.attention._equations import Equations
     from alpa_dejavu.layers.attention._pairs import pairs_of
+    from alpa_dejavu.layers.attention.fused import is_marked
     from alpa_dejavu.layers.features.flatten import ATTENTION, Flattener, Value
 
     in_loops = _in_loops(traced.loss)
-    by_pattern = len(pairs_of(Equations([traced.loss], values=traced.constants), 1)) + in_loops
+    equations = Equations([traced.loss], values=traced.constants)
+    pairs = pairs_of(equations, 1)
+    marked = sum(is_marked(equations, pair) for pair in pairs)
+    by_pattern = len(pairs) - marked + in_loops
     flat = Flattener()
     flat.walk(traced.loss, [Value(var.aval) for var in traced.loss.invars])
-    by_call = sum(step.trips for step in flat.steps if step.primitive == ATTENTION)
+    by_call = marked + sum(step.trips for step in flat.steps if step.primitive == ATTENTION)
     return AttentionFound(by_pattern, round(by_call), in_loops)
 
 

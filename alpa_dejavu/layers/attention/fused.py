@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, final
 
+import jax
 import numpy as np
 from jax import dtypes, lax
+from jax.ad_checkpoint import checkpoint_name
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.jax_api import core, new_jaxpr, new_variable
-from alpa_dejavu.layers._jaxprs import equation_of, live_equations, shape_of, variables
+from alpa_dejavu.layers._jaxprs import equation_of, live_equations, primitives_in, shape_of, variables
 from alpa_dejavu.layers.attention._equations import Equations, Location
 from alpa_dejavu.layers.attention._labels import RESHAPES
 from alpa_dejavu.layers.attention._pairs import AttentionPair, pairs_of
@@ -23,6 +25,19 @@ if TYPE_CHECKING:
     from alpa_dejavu.layers._cut import LayeredStep
 
 _CHOICES = ("plain", "fused")
+_NAME = "alpa_dejavu.fused_attention"
+
+
+def mark_fused(scores: jax.Array) -> jax.Array:
+    """Returns scores of attention as they are, and marks in a traced step that one fused kernel computes with them."""
+    marked: jax.Array = checkpoint_name(scores, _NAME)
+    return marked
+
+
+def is_marked(equations: Equations, pair: AttentionPair) -> bool:
+    """Returns whether the scores of an attention that is written out are marked as those of one fused kernel."""
+    inside = (equations.at(place) for place in pair.ahead.region.inside)
+    return any(equation.primitive.name == "name" and equation.params["name"] == _NAME for equation in inside)
 
 
 def with_attention(layered: LayeredStep, attention: str = "plain") -> LayeredStep:
@@ -30,7 +45,7 @@ def with_attention(layered: LayeredStep, attention: str = "plain") -> LayeredSte
 
     Its scores and probabilities aren't kept for the backward pass, which computes them again from queries, keys and a
     number for each row. Attention that isn't whole in one layer, or whose scores are used for something else, stays as
-    it is. So does a step with "plain".
+    it is. So does with "plain" what isn't marked as fused.
 
     Args:
         layered: the step, cut into layers.
@@ -40,13 +55,15 @@ def with_attention(layered: LayeredStep, attention: str = "plain") -> LayeredSte
         ValueError: `attention` is something else.
     """
     checks.one_of("step", "attention", attention, _CHOICES)
-    if attention == "plain":
-        return layered
     passes = [*layered.forward, *reversed(layered.backward)]
+    if attention == "plain" and not any("name" in primitives_in(step) for jaxpr in passes for step in jaxpr.eqns):
+        return layered
     with collector_paused():
         left = {var for update in layered.updates if update is not None for var in update.invars}
         equations = Equations(passes, left | layered.results, layered.constants)
         pairs = pairs_of(equations, len(layered.forward))
+        if attention == "plain":
+            pairs = [pair for pair in pairs if is_marked(equations, pair)]
         kernels = [kernel for pair in pairs for kernel in _replacements(equations, pair)]
         if not kernels:
             return layered

@@ -20,11 +20,11 @@ Group = dict[str, Any]
 class TrainedGroups(NamedTuple):
     """The state of training, by groups of parameters: the parameters, their master copies and optimizer state.
 
-    `master` are the single-precision copies that half-precision training updates, or None.
+    `master` are the single-precision copies that half-precision training updates, or None, also of one group.
     """
 
     parameters: list[Group]
-    master: list[Group] | None
+    master: Sequence[Group | None] | None
     optimizer: list[Any]
 
 

@@ -11,8 +11,8 @@ from alpa_dejavu.clusters.changed_cluster import without
 from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.planning.changed.state_migration import Settler, layer_state, moves
 from alpa_dejavu.planning.search._candidate import Candidate, best_first
-from alpa_dejavu.planning.search._ranking import finished_plan
-from alpa_dejavu.planning.task import Clock, PlanningTask
+from alpa_dejavu.planning.search._ranking import ranked
+from alpa_dejavu.planning.task import Clock, Found, PlanningTask
 from alpa_dejavu.problem import Cluster, Contingency, Model, NoPlanError, Plan, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
 
@@ -104,7 +104,9 @@ def _without(kind: int, plan: Plan, task: PlanningTask, candidates: Sequence[Can
             break
     if not left:
         return None
-    fallback = finished_plan(task, best_first(left)[0])
+    # As if it were asked for what is left of the cluster, so that `replan` finds the same.
+    asked = dataclasses.replace(task.on(cluster), objective="time", correction=None, before=None)
+    fallback = ranked(asked, Found(best_first(left)), Clock())[0].plan
     if plan.correction is not None:
         from alpa_dejavu.calibration.history import corrected
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.dataclass_format import object_of
 from alpa_dejavu.clusters.host_classes import summary_of
-from alpa_dejavu.clusters.space import DivisionChoices, submeshes
-from alpa_dejavu.planning.search.models._model import model_data, model_of
+from alpa_dejavu.clusters.space import PLAIN_CHOICES, DivisionChoices, submeshes
+from alpa_dejavu.costs.memory_margin import COUNTED
+from alpa_dejavu.planning.search.models._model import Data, model_data, model_of
 from alpa_dejavu.planning.search.models._sharding import KeptLayers, Mesh, sharding_data, sharding_of
+from alpa_dejavu.planning.search.models.model_source import GivenModel, ModelSource, nearest_samples
+from alpa_dejavu.planning.search.models.named_model import SizedTransformer
 from alpa_dejavu.planning.search.restriction import choices_of
 from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import (
+    REMAT,
     Cluster,
     ClusterSummary,
     Device,
@@ -50,6 +54,8 @@ class Kept:
     # The latency and the communication model that priced the plan, by the names of their classes.
     models: tuple[str, str] = ("AnalyticLatency", "AlphaBeta")
     memory_margin: float | None = None  # the share of the memory that the plan left free; None: the hosts' own
+    # The same layers for micro-batches of other samples, by these, with their sharding on the meshes looked at.
+    others: Mapping[int, Model] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, planned: PlanningResult) -> Kept:
@@ -61,26 +67,46 @@ class Kept:
         configs = [config for row in planned.space.configs for config in row if config is not None]
         looked_at = set(planned.space.submeshes)
         sized = isinstance(planned.model.sharding, TransformerSharding)  # whose space has only what may be of use
-        remats = priced_by.remat if sized else dict.fromkeys(config.remat for config in configs)
+        remats = REMAT if sized else tuple(dict.fromkeys(config.remat for config in configs))
         rules = SpaceRules(
             submeshes="power_of_two" if looked_at <= set(submeshes(planned.cluster)) else "all",
-            remat=tuple(remats),
-            zero=priced_by.zero if sized else tuple(sorted({config.zero for config in configs})),
+            # The space of a micro-batch of few samples has less than was asked for.
+            remat=priced_by.remat or remats,
+            zero=priced_by.zero or ((0, 2, 3) if sized else tuple(sorted({config.zero for config in configs}))),
             imbalance=planned.space.allowed_imbalance,
             offload=priced_by.offload,
             replicas=priced_by.replicas,
-            divisions=planned.divisions,
+            # Of a plan that was given nobody asked for any choices.
+            divisions=choices_of(planned.model) if planned.divisions == PLAIN_CHOICES else planned.divisions,
         )
-        free_share = planned.table.margin.free_share
-        return cls(planned.model, planned.cluster, planned.run, batch, rules, costs.models.names, free_share)
+        free_share = None if planned.table.margin is COUNTED else planned.table.margin.free_share
+        others = {} if sized else planned.models
+        return cls(planned.model, planned.cluster, planned.run, batch, rules, costs.models.names, free_share, others)
 
     def with_replicas(self, least: int) -> Kept:
         """Returns the same record, but for the least number of replicas of each stage."""
         return dataclasses.replace(self, rules=dataclasses.replace(self.rules, replicas=least))
 
-    def knows(self, config: MeshConfig) -> bool:
-        """Returns whether it says how layers are sharded on a config's mesh; True if it has no sharding at all."""
-        knows = getattr(getattr(self.model.sharding, "solved", None), "knows", None)
+    @property
+    def by_samples(self) -> dict[int, Model]:
+        """Returns the model for each micro-batch that it is kept for, by the samples of that, the run's own first."""
+        own = self.batch // self.run.num_micro_batches
+        return {own: self.model, **{samples: model for samples, model in self.others.items() if samples != own}}
+
+    def source(self, name: str) -> ModelSource:
+        """Returns a source of the model, by a name, for which nothing is traced."""
+        (own, model), *_ = self.by_samples.items()
+        if isinstance(model.sharding, TransformerSharding):
+            return SizedTransformer(model.sharding.size, model.sharding.execution, own)
+        return GivenModel(model, own, name, self.others)
+
+    def knows(self, config: MeshConfig, micro_batch: int | None = None) -> bool:
+        """Returns whether it says how layers are sharded on a config's mesh, for micro-batches of so many samples
+        (None: the run's); True if it has no sharding at all.
+        """
+        models = self.by_samples
+        model = self.model if micro_batch is None else models[nearest_samples(models, micro_batch)]
+        knows = getattr(getattr(model.sharding, "solved", None), "knows", None)
         return knows is None or bool(knows(config))
 
     def differences(self, plan: Plan) -> list[str]:
@@ -105,7 +131,9 @@ def _host_names(hardware: ClusterSummary) -> str:
 
 def kept_data(kept: Kept) -> dict[str, Any]:
     """Returns as JSON data the record of all that planning again needs: model, cluster, run and search space."""
-    sharding, rules = kept.model.sharding, kept.rules
+    rules, data = kept.rules, [(samples, *_model_data(kept, model)) for samples, model in kept.by_samples.items()]
+    _, model, sharding = data[0]
+    others = [{"samples": n, "model": of_other, "sharding": its} for n, of_other, its in data[1:]]
     return {
         **{name: getattr(kept, name) for name in ("batch", "models", "memory_margin")},
         **{name: getattr(rules, name) for name in ("remat", "zero", "submeshes", "offload", "replicas")},
@@ -114,16 +142,21 @@ def kept_data(kept: Kept) -> dict[str, Any]:
         "divisions": dataclasses.asdict(rules.divisions),
         "imbalance": None if math.isinf(rules.imbalance) else rules.imbalance,
         "cluster": cluster_data(kept.cluster),
-        "model": transformer_data(kept.model) or model_data(kept.model),
-        "sharding": sharding_data(sharding, _meshes(kept)) if isinstance(sharding, ModelSharding) else None,
+        "model": model,
+        "sharding": sharding,
+        **({"others": others} if others else {}),
     }
+
+
+def _model_data(kept: Kept, model: Model) -> tuple[Data, Data | None]:
+    sharding = model.sharding
+    divided = sharding_data(sharding, _meshes(kept, sharding)) if isinstance(sharding, ModelSharding) else None
+    return transformer_data(model) or model_data(model), divided
 
 
 def kept_of(data: Mapping[str, Any]) -> Kept:
     """Returns the record for planning again that JSON data made by `kept_data` describe."""
-    model = transformer_of(data["model"]) if "transformer" in data["model"] else model_of(data["model"])
-    if data["sharding"] is not None:
-        model = dataclasses.replace(model, sharding=sharding_of(data["sharding"], model))
+    model = _model_of(data)
     latency, communication = data["models"]
     rules = SpaceRules(
         data["submeshes"],
@@ -142,16 +175,24 @@ def kept_of(data: Mapping[str, Any]) -> Kept:
         rules=rules,
         models=(latency, communication),
         memory_margin=data.get("memory_margin"),
+        others={int(other["samples"]): _model_of(other) for other in data.get("others", ())},
     )
 
 
-def _meshes(kept: Kept) -> list[Mesh]:
-    """Returns the meshes that a search on the plan's cluster asks for, as far as they were solved already."""
+def _model_of(data: Mapping[str, Any]) -> Model:
+    model = transformer_of(data["model"]) if "transformer" in data["model"] else model_of(data["model"])
+    if data["sharding"] is None:
+        return model
+    return dataclasses.replace(model, sharding=sharding_of(data["sharding"], model))
+
+
+def _meshes(kept: Kept, sharding: ModelSharding) -> Collection[Mesh]:
+    """Returns the meshes that were solved; where these aren't known, those that a search on the cluster asks for."""
+    if isinstance(sharding.solved, KeptLayers):
+        return sharding.solved.meshes
     rules = dataclasses.replace(kept.rules, offload="none")  # it changes no mesh
     space = rules.space(kept.cluster, kept.batch // kept.run.num_micro_batches)
-    meshes = dict.fromkeys(solved_for(config) for row in space.configs for config in row if config is not None)
-    solved = kept.model.sharding.solved if isinstance(kept.model.sharding, ModelSharding) else None
-    return [mesh for mesh in meshes if mesh in solved.meshes] if isinstance(solved, KeptLayers) else [*meshes]
+    return dict.fromkeys(solved_for(config) for row in space.configs for config in row if config is not None)
 
 
 def cluster_data(cluster: Cluster) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+from collections.abc import Callable
 from typing import final
 
 from alpa_dejavu.calibration import NONE, Calibration, Prices, prices
@@ -15,11 +17,10 @@ from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept
 from alpa_dejavu.planning.given.plan_estimate import cluster_of_plan
 from alpa_dejavu.planning.search._searched import Searched
 from alpa_dejavu.planning.search._shapes import Shape, micro_batch_counts
-from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.search.restriction import Restriction, choices_of, restriction, restriction_of
 from alpa_dejavu.planning.task import PlanningTask, StageSpace
 from alpa_dejavu.plans.plan_changes import priced_text
-from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace
+from alpa_dejavu.problem import Cluster, MeshConfig, Plan, PricedBy, SearchSpace
 from alpa_dejavu.slicing import Slicer, slicer
 
 _NAMES = {
@@ -116,21 +117,21 @@ def kept_task(
     With `other_counts` the number of micro-batches may change, unless the user had asked for it; the model is then
     scaled.
     """
-    count = kept.run.num_micro_batches
+    count, limits = kept.run.num_micro_batches, restriction(_priced_by(plan).runs_on, kept.batch, plan.model)
+    limits = limits or restriction_of(kept.model, kept.batch)
+    if limits is not None and kept.run.schedule in limits.limits.schedules_alone:
+        limits = dataclasses.replace(limits, alone=True)
     asked = _priced_by(plan).micro_batches != "auto"
     counts = {count, *micro_batch_counts(kept.batch, prices.cluster)} if other_counts and not asked else {count}
     return PlanningTask(
-        source=GivenModel(kept.model, kept.batch // count, plan.model),
+        source=kept.source(plan.model),
         prices=prices,
         batch=kept.batch,
         layers=(kept.model.num_layers,),
         micro_batches=tuple(sorted(counts)),
         schedule=kept.run.schedule,
-        chooser=Searched(begin=Shape(kept.model.num_layers, count)),
-        space=KeptSpace(
-            kept,
-            restriction(_priced_by(plan).runs_on, kept.batch, plan.model) or restriction_of(kept.model, kept.batch),
-        ),
+        chooser=Searched(begin=None if other_counts else Shape(kept.model.num_layers, count)),
+        space=KeptSpace(kept, limits),
         slicer=slicer(slicing),
         margin=MemoryMargin(residuals=prices.residuals(None), free_share=kept.memory_margin),
         before=plan,
@@ -153,16 +154,19 @@ class KeptSpace(StageSpace):
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
         """Returns the submeshes and configs for micro-batches of so many samples, if their sharding is known."""
-        return self._offered(cluster, micro_batch).filtered(self.kept.knows)
+        return self._offered(cluster, micro_batch).filtered(self._known_for(micro_batch))
 
     def missing(self, cluster: Cluster, micro_batch: int) -> int:
         """Returns how many logical meshes a search leaves out because it isn't known how layers are sharded on them."""
         offered = self._offered(cluster, micro_batch)
         every, left = (
             {config.shape for row in space.configs for config in row if config is not None}
-            for space in (offered, offered.filtered(self.kept.knows))
+            for space in (offered, offered.filtered(self._known_for(micro_batch)))
         )
         return len(every - left)
+
+    def _known_for(self, micro_batch: int) -> Callable[[MeshConfig], bool]:
+        return functools.partial(self.kept.knows, micro_batch=micro_batch)
 
     def _offered(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
         """Returns the space of all configs, whether or not it is known how layers are sharded on their meshes."""

@@ -175,12 +175,14 @@ def replan(
     if (replicas := kept.rules.replicas) != asked:
         notes.append(f"at least {replicas} replicas of each stage: {asked} don't fit without the lost devices")
     if count != plan.num_micro_batches:
-        notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}, whose seconds are scaled to these")
+        traced = {kept.batch // samples for samples in kept.by_samples}
+        how = ", whose seconds are scaled to these" if task.source.scales and count not in traced else ""
+        notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}{how}")
     form, state = schedule_form(plan.schedule), layer_state(planned.model)
     moved = moves(plan.stages, following.stages, changed, state, form=form)
     seconds = time.perf_counter() - started
     following = dataclasses.replace(following, notes=(*notes, *following.notes), planning_s={"planning again": seconds})
-    next_kept = dataclasses.replace(kept, model=planned.model, run=planned.run, cluster=changed)
+    next_kept = dataclasses.replace(kept, model=planned.model, run=planned.run, cluster=changed, others=kept.by_samples)
     return Replanned(following, moved, seconds, next_kept)
 
 

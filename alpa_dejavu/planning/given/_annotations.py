@@ -18,7 +18,11 @@ from alpa_dejavu._util.ties import first_least
 from alpa_dejavu.clusters.gpus import gpu_of, known_gpus
 from alpa_dejavu.costs.latency import KernelLatency
 from alpa_dejavu.costs.memory_margin import with_memory_note
+from alpa_dejavu.costs.runtime import with_overlap
 from alpa_dejavu.planning.search._candidate import Candidate, host_names
+from alpa_dejavu.planning.search._ranking import STEADIER, goes_by_expected
+from alpa_dejavu.planning.search.given_stages import given_candidate, given_stages
+from alpa_dejavu.planning.search.runtimes import limits_of
 from alpa_dejavu.planning.task import Clock, Found, PlanningTask
 from alpa_dejavu.problem import Device, Plan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
@@ -26,8 +30,6 @@ from alpa_dejavu.problem.run import ALPA_SCHEDULES
 _LEAST_SHARE = 0.01
 _TRIED = 4
 """By the costs of so many candidates it is tried what all devices would take."""
-_STEADIER = 0.01
-"""A plan is named whose expected step is shorter by more than this share than that of the chosen one."""
 _FEW_NUMBERS, _SMALL_BATCH = 4, 16
 """A batch is unhandy that may be cut into fewer numbers of micro-batches, unless it is smaller than that."""
 _HALF = {"bfloat16": "bf16", "float16": "fp16"}
@@ -53,7 +55,7 @@ Annotation: TypeAlias = Callable[[Plan, Chosen], Plan]
 
 def with_confidence(plan: Plan, chosen: Chosen) -> Plan:
     """Returns the plan with how probably it is nearly the best, and how far its step, stages and layers spread; with a
-    note where another has the shorter expected step.
+    note where another has the shorter expected step, or on unlike hosts the shorter iteration time.
     """
     from alpa_dejavu.planning.search.uncertainty import (
         confidence_and_expected,
@@ -71,21 +73,28 @@ def with_confidence(plan: Plan, chosen: Chosen) -> Plan:
     factor = 1.0 if plan.correction is None else plan.correction.factor
     chosen.clock.lap("confidence")
     plan = dataclasses.replace(plan, confidence=sure.times(factor), stages=drawn_stages(plan.stages, draws, factor))
-    steadiest = int(first_least(np.array(expected_s)))
-    if expected_s[steadiest] >= expected_s[0] * (1 - _STEADIER):
+    steps_s = [candidate.step_s for candidate in chosen.compared]
+    by_expected = goes_by_expected(chosen.task, chosen.outcome)
+    figures_s = steps_s if by_expected else expected_s
+    better = int(first_least(np.array(figures_s)))
+    if figures_s[better] >= figures_s[0] * (1 - STEADIER):
         return plan
-    other = chosen.compared[steadiest]
+    other = chosen.compared[better]
     hosts = list(dict.fromkeys(name for names in host_names(other) for name in names))
     on = f" on {name_ranges(hosts)} alone" if len(hosts) < len(chosen.task.cluster.hosts) else ""
-    own, better = (units.seconds(seconds * factor) for seconds in (expected_s[0], expected_s[steadiest]))
-    return _noted(
-        plan,
-        [
-            f"another plan has a longer iteration time, by which plans are ranked, but a shorter expected step, "
-            f"{better} instead of {own}: {units.counted(len(other.stages), 'stage')}{on}, "
-            f"{units.counted(other.run.num_micro_batches, 'micro-batch', 'micro-batches')}, {other.run.schedule}"
-        ],
+    own, other_s, its = (units.seconds(s * factor) for s in (expected_s[0], expected_s[better], steps_s[better]))
+    what = (
+        f"{units.counted(len(other.stages), 'stage')}{on}, "
+        f"{units.counted(other.run.num_micro_batches, 'micro-batch', 'micro-batches')}, {other.run.schedule}"
     )
+    why = (
+        f"chosen by its expected step, {own}, as hosts are unlike; another iterates in {its}, but is expected "
+        f"to take {other_s}: {what}"
+        if by_expected
+        else "another plan has a longer iteration time, by which plans are ranked, but a shorter expected step, "
+        f"{other_s} instead of {own}: {what}"
+    )
+    return _noted(plan, [why])
 
 
 def _noted(plan: Plan, notes: Iterable[str]) -> Plan:
@@ -151,6 +160,24 @@ def with_unhandy_batch(plan: Plan, chosen: Chosen) -> Plan:
         f"one such as {round(batch / even) * even} leaves more to choose from, and may be faster"
     )
     return _noted(plan, [note])
+
+
+def with_hidden_collectives(plan: Plan, chosen: Chosen) -> Plan:
+    """Returns the plan with a note on its step where products are cut in pieces, if its framework can do that: a share
+    of what tensor-parallel devices exchange then hides behind them.
+    """
+    prices, best = chosen.task.prices, chosen.candidates[0]
+    models, limits = prices.models, limits_of(prices.models.runtime.name)
+    hides = models.runtime.overlap.streams or models.runtime.overlap.hidden_tensor_share > 0
+    if hides or limits is None or not limits.in_pieces or not any(stage.tensor_parallel > 1 for stage in plan.stages):
+        return plan
+    models = dataclasses.replace(models, runtime=with_overlap(models.runtime, "tensor"))
+    task = dataclasses.replace(chosen.task, prices=dataclasses.replace(prices, models=models))
+    step_s = given_candidate(task, best.model, best.run, given_stages(plan)).step_s
+    if step_s >= best.step_s * (1 - _LEAST_SHARE):
+        return plan
+    took = units.seconds(step_s if plan.correction is None else step_s * plan.correction.factor)
+    return _noted(plan, [f"--overlap tensor would take {took}, where products in pieces hide as much as is assumed"])
 
 
 def with_unused_hosts(plan: Plan, chosen: Chosen) -> Plan:
@@ -221,6 +248,6 @@ def with_notes_of_model(plan: Plan, chosen: Chosen) -> Plan:
 
 ANNOTATIONS: tuple[Annotation, ...] = (
     with_notes_of_model, with_early_stop, with_confidence, with_unrated_dtypes, with_unknown_devices,
-    with_unhandy_batch, with_unused_hosts, with_plans_for_losses, with_memory_risk,
+    with_unhandy_batch, with_hidden_collectives, with_unused_hosts, with_plans_for_losses, with_memory_risk,
 )  # fmt: skip
 """In the order in which a plan's notes are to be read."""

@@ -17,7 +17,7 @@ from alpa_dejavu._util.ties import ordered
 from alpa_dejavu.planning.given.fitting import fits, what_fits
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.planning.search.models.named_model import sized_transformer
-from alpa_dejavu.planning.search.runtimes import RUNTIMES, hindrances
+from alpa_dejavu.planning.search.runtimes import RUNTIMES, Runtime, hindrances
 from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.plans.plan_changes import between, changes, outlines_of
 from alpa_dejavu.plans.table import lacking
@@ -66,7 +66,7 @@ def other_settings(
         return []
     cluster, best = estimators[plan.priced_by].cluster, dict[str, OtherSetting]()
     longest_s = math.inf if lacking(own) else own.step_s
-    for other in _changed(plan, outlines[0]):
+    for other in _changed(plan, outlines[0], RUNTIMES[framework]):
         change = next(changes(plan, other), None)
         if change is None:  # of one stage no schedule is another, for instance
             continue
@@ -106,7 +106,7 @@ def _is_sized(plan: Plan) -> bool:
     return sized_transformer(plan.model, runtime, samples, plan.priced_by.attention) is not None
 
 
-def _changed(plan: Plan, outline: Outline) -> Iterator[Plan]:
+def _changed(plan: Plan, outline: Outline, limits: Runtime) -> Iterator[Plan]:
     """Yields plans in which one setting is changed, also those that the framework can't run."""
     own = outline.choices
     whole = {kind: ((kind,) * len(outline.blocks), 1.0) for kind in ("none", "selective", "layer")}
@@ -124,6 +124,10 @@ def _changed(plan: Plan, outline: Outline) -> Iterator[Plan]:
         yield dataclasses.replace(
             plan, stages=stages, schedule=other.schedule, num_micro_batches=other.num_micro_batches
         )
-    if plan.priced_by is not None and "+" in plan.priced_by.runtime:
-        usual = dataclasses.replace(plan.priced_by, runtime=plan.priced_by.runtime.partition("+")[0])
-        yield between(plan, dataclasses.replace(plan, priced_by=usual), ["overlap"])
+    assert plan.priced_by is not None, "it was asked for"
+    runtime, _, overlap = plan.priced_by.runtime.partition("+")
+    profiles = [runtime] if overlap else []
+    in_pieces = limits.in_pieces and outline.tensor_parallel > 1 and overlap != "tensor"
+    for profile in (*profiles, *([f"{runtime}+tensor"] if in_pieces else [])):
+        priced_by = dataclasses.replace(plan.priced_by, runtime=profile)
+        yield between(plan, dataclasses.replace(plan, priced_by=priced_by), ["overlap"])

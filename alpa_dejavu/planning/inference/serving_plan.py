@@ -127,7 +127,7 @@ def phase_rows(plan: ServingPlan) -> list[list[str]]:
             phase.computing_s, phase.cache_s, phase.collectives_s, phase.transfers_s, phase.waiting_s, phase.hidden_s,
             phase.memory_bound_s,
         )  # fmt: skip
-        interval = " to ".join(map(units.seconds, phase.interval_s))
+        interval = units.span(phase.interval_s, units.seconds)
         rows.append([name, units.seconds(phase.seconds), interval, *map(units.seconds, seconds)])
     return rows
 
@@ -143,16 +143,20 @@ def plan_facts(plan: ServingPlan) -> list[tuple[str, str]]:
     parts = f"weights {units.size(memory.weights_bytes)}, cache {units.size(memory.cache_bytes)}"
     return [
         ("devices", f"{replica} ({plan.num_devices} of {plan.cluster})"),
-        *([("divided", divided)] if plan.tensor_parallel > 1 else []),
-        ("prompts", f"{plan.prompt_tokens} tokens, 95 % up to {plan.high_prompt_tokens}, {plan.prefill_batch} at once"),
-        ("first token of 95 %", f"within {units.seconds(plan.high_first_token_s)}"),
+        *([("operators divided", divided)] if plan.tensor_parallel > 1 else []),
+        (
+            "prompts",
+            f"{plan.prompt_tokens} tokens on average, 95 % have up to {plan.high_prompt_tokens}; computed "
+            f"{plan.prefill_batch} together",
+        ),
+        ("first token", f"of 95 % of prompts within {units.seconds(plan.high_first_token_s)}"),
         ("throughput", f"{units.token_rate(plan.tokens_per_s)}, with {plan.output_tokens} tokens for each prompt"),
         (
             "memory of a device",
-            f"{units.size(memory.peak_bytes)} of {units.size(memory.limit_bytes)}: {parts}, temporaries "
+            f"{units.part(memory.peak_bytes, memory.limit_bytes, units.size)}: {parts}, temporaries "
             f"{units.size(memory.temporary_bytes)}",
         ),
-        ("cache", f"{units.size(plan.cache_bytes_per_token)} a token, {plan.reserved_tokens} tokens of each sequence"),
+        ("cache", f"{units.size(plan.cache_bytes_per_token)} a token, for {plan.reserved_tokens} tokens of a sequence"),
         *(("note", note) for note in plan.notes),
     ]
 

@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._util import units
-from alpa_dejavu._util.ties import TOLERANCE, ordered
+from alpa_dejavu._util.ties import TOLERANCE, first_least, ordered
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.costs.communication.reduction_servers import ReductionSplit, group_split
 from alpa_dejavu.costs.stage_costs import StageCostModel
@@ -92,12 +92,46 @@ def ranked(task: PlanningTask, search: Found, clock: Clock) -> list[Ranked]:
     if not search.strategy and (task.objective != "time" or task.correction is not None):
         figures = prices if task.objective == "price" else [plan.step_s for plan in plans]
         order = ordered(order, key=lambda n: figures[n])
+    elif goes_by_expected(task, search):
+        order = _surest_first(order, plans, candidates, search)
     rivals = order
     if task.objective == "price":
         hourly = [price / plan.expected_s for price, plan in zip(prices, plans, strict=True)]
         rivals = [n for n in order if n == order[0] or hourly[n] <= hourly[order[0]] * (1 + TOLERANCE)]
     clock.lap("placement")
     return [Ranked(plans[n], candidates[n], n in rivals) for n in order]
+
+
+STEADIER = 0.01
+"""An expected step is clearly shorter where it is so by more than this share."""
+
+
+def goes_by_expected(task: PlanningTask, search: Found) -> bool:
+    """Returns whether plans are chosen by their expected steps: seconds of unlike devices err apart from each other,
+    so that a plan that waits for both kinds takes longer than its iteration time says.
+    """
+    unlike = any(host.device != task.cluster.hosts[0].device for host in task.cluster.hosts)
+    return unlike and task.objective == "time" and not search.strategy
+
+
+def _surest_first(
+    order: Sequence[int], plans: Sequence[Plan], candidates: Sequence[Candidate], search: Found
+) -> list[int]:
+    """Returns the order with the plan first whose expected step is the shortest, if that is clearly shorter."""
+    from alpa_dejavu.planning.search.uncertainty import expected_steps
+
+    first = order[0]
+    factors = [1.0 if plan.correction is None else plan.correction.factor for plan in plans]
+    (alone_s,) = expected_steps([candidates[first]], search.errors)
+    # A step isn't expected to be shorter than its iteration time.
+    others = [n for n in order[1:] if plans[n].step_s < alone_s * factors[first] * (1 - STEADIER)]
+    if not others:
+        return [*order]
+    rivals = [first, *others]
+    drawn_s = expected_steps([candidates[n] for n in rivals], search.errors)
+    steps_s = np.array([seconds * factors[n] for n, seconds in zip(rivals, drawn_s, strict=True)])
+    surest = int(first_least(steps_s)) if steps_s.min() < steps_s[0] * (1 - STEADIER) else 0
+    return [rivals[surest], *(n for n in order if n != rivals[surest])]
 
 
 def contenders(ranking: Sequence[Ranked], search: Found, most: int) -> list[Ranked]:

@@ -85,13 +85,11 @@ class Searched(Chooser):
     def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> Candidate | None:
         """Returns the best plan on fewer hosts (the task's), with as many layers as the first of the candidates; None
         if nothing fits.
-
-        The search begins at that plan's number of micro-batches, and goes on as long as steps get shorter.
         """
         task = task.under(candidates[0].run.schedule)
+        task = dataclasses.replace(task, layers=(candidates[0].model.num_layers,))
         shapes = PricedShapes(task, clock, [candidate.costs for candidate in candidates])
-        search = ShapeSearch(task.layers, task.micro_batches, _shape(candidates[0]))
-        best = best_first(shapes.searched(search, exactly=False))
+        best = best_first(shapes.searched(self._search(task), exactly=False))
         return _placed(task, best[0]) if best else None
 
     def _under_all_schedules(self, task: PlanningTask, clock: Clock) -> list[Candidate]:

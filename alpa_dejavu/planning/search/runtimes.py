@@ -39,6 +39,7 @@ class Runtime:
     offload_in_pipeline: bool = True  # whether it can do so where there are several stages
     drives: bool = False  # whether it can offload them to NVMe drives, too
     streams: bool = True  # whether its devices communicate while they compute
+    in_pieces: bool = False  # whether its files can say that products are cut in pieces, beside which collectives hide
     whole_rounds: bool = False  # whether the number of micro-batches must be a multiple of the number of stages
     power_of_two: bool = False  # whether the number of stages must be a power of two
     schedules_alone: tuple[str, ...] = ()  # for one stage only: an order in which gradients are added up
@@ -191,6 +192,7 @@ RUNTIMES = {
         lacks="untraced",
     ),
     "megatron": Runtime(
+        in_pieces=True,
         muon_whole=True,
         remat_of_some=True,
         degrees=tuple(DEGREES),

@@ -18,7 +18,7 @@ from fuzzing._example import Example
 from fuzzing._figures import contradictions_in
 
 _DEVICES = pathlib.Path("/dev")
-ALLOWED = (0, 1, 2, 130)
+ALLOWED = (0, 1, 2, 3, 130)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 

@@ -91,6 +91,7 @@ def test_the_worker_with_the_least_memory_says_how_many_go_side_by_side(monkeypa
         run(lanes=4)
 
 
+@pytest.mark.alpa
 def test_workers_need_a_cluster():
     with pytest.raises(RuntimeError, match=r"isn't connected to Ray; call ray\.init\(\) first"):
         parallel_initialize(*regression(), num_candidates=4, budget_steps=32, workers=2)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, final
 
 from alpa_dejavu.costs.kept_prices import KeptPrices
@@ -12,7 +13,7 @@ from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.problem import Model
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["GivenModel", "ModelSource", "checked_micro_batch", "scaled_model"]
+__all__ = ["GivenModel", "ModelSource", "checked_micro_batch", "nearest_samples", "scaled_model"]
 
 
 class ModelSource(abc.ABC):
@@ -67,6 +68,12 @@ class ModelSource(abc.ABC):
         """Returns from how many samples `scaled` scales the model to a micro-batch."""
         return self.micro_batch
 
+    def exact_models(self, num_layers: int) -> Mapping[int, Model]:
+        """Returns the models of so many layers that were made exactly so far, by the samples of their micro-batches, as
+        far as they can't be made again without tracing.
+        """
+        return {}
+
     def prices(self, num_layers: int, micro_batch: int, exact: bool, models: CostModels) -> KeptPrices | None:
         """Returns what stages of the model that `exact` or `scaled` has just returned are known to cost by some cost
         models, to which more may be added; None where nothing is kept.
@@ -86,18 +93,22 @@ class ModelSource(abc.ABC):
 
 @final
 class GivenModel(ModelSource):
-    """A source of one model only, as it was given: Alpa's own layers, or the model kept beside a plan.
+    """A source of models that were given: Alpa's own layers, or those kept beside a plan.
 
     Args:
         model: the model's layers, for a micro-batch of `micro_batch` samples.
         micro_batch: the samples of that micro-batch.
         name: the model's name.
+        others: the same layers, by the samples of other micro-batches.
     """
 
     traces = False
 
-    def __init__(self, model: Model, micro_batch: int, name: str = "model") -> None:
+    def __init__(
+        self, model: Model, micro_batch: int, name: str = "model", others: Mapping[int, Model] | None = None
+    ) -> None:
         self._model, self.micro_batch, self._name = model, checked_micro_batch(micro_batch), name
+        self._models = {**(others or {}), micro_batch: model}
 
     @property
     def name(self) -> str:
@@ -111,7 +122,7 @@ class GivenModel(ModelSource):
         return (self._model.num_layers,)
 
     def exact(self, num_layers: int, micro_batch: int) -> Model:
-        if micro_batch != self.micro_batch:
+        if micro_batch not in self._models:
             raise ValueError(
                 f"micro_batch is {micro_batch}, but must be {self.micro_batch}, with which {self.name} was given; "
                 "take the scaled model, or trace it"
@@ -124,12 +135,26 @@ class GivenModel(ModelSource):
                 f"num_layers is {num_layers}, but must be {self._model.num_layers}, with which {self.name} was given; "
                 "trace it to cut it otherwise"
             )
-        return scaled_model(self._model, self.micro_batch, checked_micro_batch(micro_batch))
+        samples = self.nearest(num_layers, checked_micro_batch(micro_batch))
+        return scaled_model(self._models[samples], samples, micro_batch)
+
+    def nearest(self, num_layers: int, micro_batch: int) -> int:
+        return nearest_samples(self._models, micro_batch)
+
+    def exact_models(self, num_layers: int) -> Mapping[int, Model]:
+        return self._models
 
 
 def scaled_model(model: Model, exact: int, micro_batch: int) -> Model:
     """Returns a model scaled from `exact` samples in a micro-batch to `micro_batch` samples."""
     return model if exact == micro_batch else with_micro_batch(model, micro_batch / exact)
+
+
+def nearest_samples(exact: Iterable[int], micro_batch: int) -> int:
+    """Returns the samples of a micro-batch, of those given, that is the nearest to another one by their ratio; of two
+    that are as near the larger, which says more of what grows.
+    """
+    return min(exact, key=lambda samples: (abs(math.log(samples / micro_batch)), -samples))
 
 
 def checked_micro_batch(micro_batch: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, final
@@ -18,7 +17,12 @@ from alpa_dejavu.layers.models import known_name
 from alpa_dejavu.planning.search.models._sharding import entry_of, meshes_of, model_of_entry, remembering
 from alpa_dejavu.planning.search.models.cached_prices import CachedPrices
 from alpa_dejavu.planning.search.models.model_cache import Key, ModelCache, code_digest
-from alpa_dejavu.planning.search.models.model_source import ModelSource, checked_micro_batch, scaled_model
+from alpa_dejavu.planning.search.models.model_source import (
+    ModelSource,
+    checked_micro_batch,
+    nearest_samples,
+    scaled_model,
+)
 from alpa_dejavu.problem import Model
 from alpa_dejavu.slicing import Slicer
 
@@ -120,8 +124,10 @@ class TracedModel(ModelSource):
 
     def nearest(self, num_layers: int, micro_batch: int) -> int:
         exact = [samples for number, samples in self._models if number == num_layers] or [self.micro_batch]
-        # Of two that are as near by ratio the larger says more of what grows.
-        return min(exact, key=lambda samples: (abs(math.log(samples / micro_batch)), -samples))
+        return nearest_samples(exact, micro_batch)
+
+    def exact_models(self, num_layers: int) -> Mapping[int, Model]:
+        return {samples: model for (number, samples), model in self._models.items() if number == num_layers}
 
     def prices(self, num_layers: int, micro_batch: int, exact: bool, models: CostModels) -> KeptPrices | None:
         if self._cache is None:

@@ -9,6 +9,7 @@ from alpa_dejavu.planning.search.uncertainty._confidence import (
     confidence_and_expected,
     confidence_of_draws,
     drawn_steps,
+    expected_steps,
     most_useful,
     numbered_errors,
     spread_shares,
@@ -30,6 +31,6 @@ from alpa_dejavu.planning.search.uncertainty._table_draws import errors_after, e
 __all__ = [
     "CLASSES", "ON_ANY_GPU", "Errors", "Factors", "KnowsInterval", "Resolver", "StageDraws", "assumed_spread",
     "closed_form", "confidence", "confidence_and_expected", "confidence_of_draws", "drawn_stages", "drawn_steps",
-    "entry_seconds", "errors_after", "errors_of", "interval", "layer_draws", "meet", "most_useful",
+    "entry_seconds", "errors_after", "errors_of", "expected_steps", "interval", "layer_draws", "meet", "most_useful",
     "numbered_errors", "redrawn", "resolved_stage", "spread_shares", "step_draws", "with_past_runs",
 ]  # fmt: skip

@@ -49,6 +49,12 @@ def confidence_and_expected(
     return sure, [sure.expected_step_s, *np.exp(np.log(joint_s[:, 1:]).mean(axis=0)).tolist()]
 
 
+def expected_steps(candidates: Sequence[Candidate], errors: Errors | None = None) -> list[float]:
+    """Returns the seconds to expect of candidates' steps, by joint draws."""
+    steps: list[float] = np.exp(np.log(drawn_steps(candidates, errors=errors)).mean(axis=0)).tolist()
+    return steps
+
+
 def drawn_steps(
     candidates: Sequence[Candidate],
     count: int = DRAWS,

@@ -1,8 +1,8 @@
 """Runs the blocks of code of README.md, docs/start.md, the guides and the concepts, and writes what they print.
 
-    python benchmarks/guides.py               # or `make guides`: writes into the pages what their commands print today
-    python benchmarks/guides.py --check       # writes nothing, and ends with 1 where a page shows something else
-    python benchmarks/guides.py --quick PAGE  # a page alone, without its blocks that are marked as slow
+    python tools/guides.py               # or `make guides`: writes into the pages what their commands print today
+    python tools/guides.py --check       # writes nothing, and ends with 1 where a page shows something else
+    python tools/guides.py --quick PAGE  # a page alone, without its blocks that are marked as slow
 
 The blocks of a page run in their order, in a temporary folder with a copy of examples/. A block's language says what
 it is: `bash` has commands, `console` has `$ ` before a command and then what it prints on a terminal of 80 columns,
@@ -14,6 +14,7 @@ it is: `bash` has commands, `console` has `$ ` before a command and then what it
     <!-- within 20 % -->            its numbers are so near on any processor, where one trains a model
     <!-- slow -->                   it takes over 20 s of a core: `make test` leaves it out
     <!-- not run: REASON -->        it is shown alone
+    <!-- needs MODULE -->           it is left out where this isn't installed
     <!-- given: CODE -->            Python that makes what a reader has by then: files, and names for the blocks
 
 A line `...` stands for lines that a page leaves out. Printed lines are as shown where their words are the same, and
@@ -26,6 +27,7 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
+import importlib.util
 import io
 import os
 import pathlib
@@ -51,7 +53,7 @@ _COLUMNS, _ALIKE, _SLOW_S = 80, 0.6, 20.0
 _BLOCK = re.compile(
     r"(?P<marks>(?:^<!--(?:(?!-->).)*-->\n)*)^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
-_MARK = re.compile(r"<!-- (file|printed|within|slow|not run|given)[: ]*(.*?)\s*-->", re.DOTALL)
+_MARK = re.compile(r"<!-- (file|printed|within|slow|not run|needs|given)[: ]*(.*?)\s*-->", re.DOTALL)
 _NUMBER = re.compile(r"(\d[\d,]*(?:\.\d+)?)")
 
 
@@ -133,6 +135,8 @@ class Run:
         with _inside(self.folder):
             for block in blocks(self.text):
                 if quick and "slow" in block.marks:
+                    continue
+                if "needs" in block.marks and importlib.util.find_spec(block.marks["needs"]) is None:
                     continue
                 begin_s = _core_s()
                 try:
