@@ -46,7 +46,7 @@ NEIGHBOURS: dict[str, dict[str, int]] = {
     "the traced step": {}, "twice the batch": {"batch": 16}, "twice as deep": {"blocks": 8},
     "twice as wide": {"hidden": 512, "heads": 8}, "one rank": {"ranks": 1, "batch": 4},
 }  # fmt: skip
-ROUNDS = 3
+ROUNDS = 1
 THROTTLED = "ip link set lo up && tc qdisc add dev lo root tbf rate 200mbit burst 128kb latency 400ms && exec "
 Row = dict[str, Any]
 

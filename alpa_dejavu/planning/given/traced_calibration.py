@@ -32,7 +32,7 @@ _DTYPES = {"float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float1
 _LEAST_SHARE, _FEWEST_SIZES = 0.005, 3
 """Products that take a smaller share of all products' seconds, and fewer sizes than this, tell no curve."""
 _ROUNDS = 3
-_TWICE, _MOST_SCALE, _LEAST_START_S = 2.0, 100.0, 1e-7
+_TWICE, _MOST_SCALE, _LEAST_START_S, _LEAST_FACTOR = 2.0, 100.0, 1e-7, 0.5
 
 
 @final
@@ -80,8 +80,14 @@ def calibration_of_trace(
         return PlanEstimator(plan, cluster=cluster, calibration=calibrated(figures)).estimate(plan).plan
 
     figures = _closed(estimated, ranks)
-    # What is left is what a step takes besides: gaps, data, and waiting for the slowest rank.
-    figures = dataclasses.replace(figures, step_s=max(0.0, measured_s - estimated(figures).step_s))
+    # What is left is what a step takes besides: gaps, data, and waiting for the slowest rank. Where the estimate is
+    # longer, since it hides less or sends more messages than the run did, all that computes is shorter by as much.
+    left_s = measured_s - estimated(figures).step_s
+    shorter = max(1 + min(0.0, left_s) / _computing(estimated(figures)), _LEAST_FACTOR)
+    figures = _TraceFactors(
+        figures.products * shorter, figures.others * shorter, figures.starts * shorter, figures.parameters,
+        max(0.0, left_s),
+    )  # fmt: skip
     count = sum(operator.count for step in steps for operator in step.operators)
     events = {"operators": count, "exchanges": sum(len(step.exchanges) for step in steps)}
     return TracedCalibration(calibrated(figures), measured_s, estimated(figures).step_s, events)
