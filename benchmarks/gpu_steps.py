@@ -8,7 +8,7 @@ anybody: by default, which is by models of kernels, and by data sheets. Nothing 
 the model's very step: it is exported
 here, and compiled by the JAX of the machine with the GPU, as one program. A plan is for Alpa, which compiles the
 forward and the backward pass apart, so that the first writes what the second reads. So the models of kernels and data
-sheets also predict the step as the one program that it is here.
+sheets also predict the step as the one program that it is here, with what its loops read again after reductions.
 No Ray is there, so the seconds that Alpa's runtime takes for a step are left out of the predictions. Bytes are those
 that XLA assigned to the step's arguments, results and temporary arrays.
 """
@@ -117,7 +117,7 @@ def predicted(row: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
     lower, upper = found.confidence.interval_s
     (stage,) = found.stages
     step, arguments = model_function(row["model"])(row["batch"])
-    whole = layer_features(jax.make_jaxpr(step)(*arguments).jaxpr).operators
+    whole = layer_features(jax.make_jaxpr(step)(*arguments).jaxpr, in_order=True).operators
     return {
         **row,
         "predicted_s": found.step_s,

@@ -108,6 +108,7 @@ def _torchtitan(files: Files, plan: Plan) -> None:
     local, batch = fields["local_batch_size"], fields["global_batch_size"]
     assert batch % (local * replicas) == 0, "the global batch must be a multiple of the local one on all replicas"
     assert fields["fsdp_reshard_after_forward"] in ("default", "always", "never")
+    assert fields["disable_cuda_graphs"] or (pipe, experts) == (1, 1), "graphs go without pipelines and experts"
     if pipe == 1:
         return
     assert local * replicas == batch, "a pipeline takes the whole batch at once"
@@ -234,31 +235,6 @@ def _maxtext(files: Files, plan: Plan) -> None:
     assert data["base_num_query_heads"] % data["base_num_kv_heads"] == 0
 
 
-def _jaxpp(files: Files, plan: Plan) -> None:
-    """The rules of `MpmdMesh`, `pipeline_enter_stage` and the schedules' classes."""
-    text = _text(files, "jaxpp_plan.py")
-    tree = ast.parse(text)
-    values = {
-        one.targets[0].id: ast.literal_eval(one.value.args[0]) if one.value.args else set()
-        for one in tree.body
-        if isinstance(one, ast.Assign) and isinstance(one.value, ast.Call) and isinstance(one.targets[0], ast.Name)
-    }
-    found = re.search(r"shape = \((\d+), (\d+), (\d+)\)", text)
-    assert found is not None
-    pipe, across, along = map(int, found.groups())
-    assert pipe * across * along == plan.num_devices, "the mesh has all devices"
-    entered = sorted(values["ENTERS"])
-    assert len(entered) + 1 == len(plan.stages), "each stage but the first is entered once"
-    assert len(set(entered)) == len(entered)
-    assert not entered or 0 < entered[0] <= entered[-1] < plan.num_layers
-    if "Interleaved1F1B(" in text:
-        assert plan.num_micro_batches % len(plan.stages) == 0, "Interleaved1F1B wants a multiple of the stages"
-    if "ZeroBubble(" in text:
-        assert plan.num_micro_batches >= pipe, "ZeroBubble wants as many micro-batches as stages"
-    if "schedule.csv" in files:
-        _schedule(_text(files, "schedule.csv"), len(plan.stages), pipe, plan.num_micro_batches)
-
-
 def _alpa(files: Files, plan: Plan) -> None:
     """The lines are Python that names as many stages as the plan has."""
     ast.parse(_text(files, "alpa_plan.py"))
@@ -266,6 +242,6 @@ def _alpa(files: Files, plan: Plan) -> None:
 
 RULES: dict[str, Callable[[Files, Plan], None]] = {
     "alpa": _alpa, "megatron": _megatron, "torchtitan": _torchtitan, "deepspeed": _deepspeed, "galvatron": _galvatron,
-    "maxtext": _maxtext, "jaxpp": _jaxpp,
+    "maxtext": _maxtext,
 }  # fmt: skip
 """By the names of targets."""

@@ -12,13 +12,11 @@ import numpy as np
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.problem import (
     AxisCollectives,
-    Layer,
     MemoryPart,
     MemoryShares,
     Model,
     Operators,
     PassFlow,
-    recomputed_layers,
 )
 
 REPLICATED_SHARE = 10 / 34
@@ -54,23 +52,25 @@ class EvenDivision:
         """Returns None, which says that each layer is sharded in the same way in whatever stage it is."""
         return None
 
-    def operators(self, phase: str) -> Sequence[Operators]:
+    def operators(self, phase: str, remat: str = "none") -> Sequence[Operators]:
         """Returns each layer's operators on one device in a phase: a pass is divided by all devices, "step" (the
         optimizer's update) by those that share the optimizer's state.
         """
-        return self._operators[phase]
+        along, across = self.tensor_parallel, self.data_parallel
+        ways = (1, along * (across if self.zero else 1)) if phase == "step" else (across, along)
+        if (phase, remat) not in self._operators:
+            whole = [layer.operators(phase, remat) for layer in self.model.layers]
+            divided = {id(operators): operators.split(*ways) for operators in whole}
+            self._operators[phase, remat] = [divided[id(operators)] for operators in whole]
+        return self._operators[phase, remat]
 
     @cached_property
-    def _operators(self) -> dict[str, list[Operators]]:
-        along, across = self.tensor_parallel, self.data_parallel
-        ways = {"forward": (across, along), "backward": (across, along)}
-        ways["step"] = 1, along * (across if self.zero else 1)
-        return {phase: _divided(self.model.layers, phase, way) for phase, way in ways.items()}
+    def _operators(self) -> dict[tuple[str, str], list[Operators]]:
+        return {}
 
     def recomputed(self, remat: str) -> Sequence[Operators]:
         """Returns the operators of each layer's forward pass that its backward pass runs again: all or none."""
-        trained = [len(layer.backward) > 0 for layer in self.model.layers]
-        return recomputed_layers(self.operators("forward"), trained, remat)
+        return self.operators("again", remat)
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
         """Returns one layer's all-reduces among tensor-parallel devices in a phase: half of those of a micro-batch in
@@ -126,11 +126,3 @@ class EvenDivision:
     def parts(self, remat: str = "none") -> Sequence[MemoryPart]:
         """Returns nothing: only the kinds of bytes are known."""
         return ()
-
-
-def _divided(layers: Sequence[Layer], phase: str, ways: tuple[int, int]) -> list[Operators]:
-    """Returns each layer's operators of a phase on one device; those of alike layers are divided once."""
-    whole = [layer.operators(phase) for layer in layers]
-    distinct = {id(operators): operators for operators in whole}
-    divided = {number: operators.split(*ways) for number, operators in distinct.items()}
-    return [divided[id(operators)] for operators in whole]

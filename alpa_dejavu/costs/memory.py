@@ -56,7 +56,10 @@ class ModelMemory:
         waiting = touched_sum(num_layers, _users(model, ("activation", "input"), first_position=num_layers))
         layers = model.layers
         temporaries = [max(layer.forward_temporary_bytes, layer.backward_temporary_bytes) for layer in layers]
-        again = [both + own for both, own in zip(temporaries, np.diag(waiting).tolist(), strict=True)]
+        again = [
+            both + own if layer.recomputing is None else layer.recomputing.temporary_bytes
+            for layer, both, own in zip(layers, temporaries, np.diag(waiting).tolist(), strict=True)
+        ]
         return cls(
             parameters,
             gradients,

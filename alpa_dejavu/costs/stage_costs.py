@@ -111,7 +111,7 @@ class StageCostModel:
         self._exchanged: dict[tuple[StageDevices, _Mesh, str], list[FloatArray]] = {}
         self._plain: dict[tuple[StageDevices, _Mesh, str], StageParts] = {}
         self._by_weight: dict[tuple[StageDevices, _Mesh, str, float], FloatArray] = {}
-        self._passes: dict[tuple[StageDevices, _Mesh, str], StagePass] = {}
+        self._passes: dict[tuple[StageDevices, _Mesh, str, str], StagePass] = {}
         self._hidden: dict[tuple[StageDevices, _Mesh, str], FloatArray] = {}
         self._memory: dict[MeshConfig, StageMemory] = {}
 
@@ -132,7 +132,7 @@ class StageCostModel:
                 itertools.chain.from_iterable(
                     sets
                     for config in configs.values()
-                    for sets in (*map(self.division(config).operators, PHASES), self._recomputed_of(config))
+                    for sets in (*(self._operators_of(config, phase) for phase in PHASES), self._recomputed_of(config))
                 )
             )
 
@@ -151,6 +151,9 @@ class StageCostModel:
         if device not in self._operators:
             self._operators[device] = predicted_operators(self.models, device)
         return self._operators[device]
+
+    def _operators_of(self, config: MeshConfig, phase: str) -> Sequence[Operators]:
+        return self.division(config).operators(phase, config.remat)
 
     def _recomputed_of(self, config: MeshConfig) -> Sequence[Operators]:
         key = config.division_key, config.remat
@@ -260,7 +263,7 @@ class StageCostModel:
         return self.models.runtime.overlap.hides or config.context_parallel > 1
 
     def _pass(self, devices: StageDevices, config: MeshConfig, phase: str) -> StagePass:
-        key = devices, config.division_key, phase
+        key = devices, config.division_key, config.remat, phase
         if key not in self._passes:
             computed_s = np.stack([self._operators_s(device, config, phase) for device in devices.kinds])
             hidden_s = self._hidden_in_layers(devices, config, phase)
@@ -290,7 +293,7 @@ class StageCostModel:
         if not overlap.streams:
             share = overlap.hidden_tensor_share
             return ring_s + share * self._exchanges_s(devices, config, phase, [TENSOR]) if share else ring_s
-        pairs = [(division.flow(n, phase), operators) for n, operators in enumerate(division.operators(phase))]
+        pairs = [(division.flow(n, phase), some) for n, some in enumerate(self._operators_of(config, phase))]
         different = {tuple(map(id, pair)): pair for pair in pairs}
         hidden_s = dict.fromkeys(different, 0.0)
         for key, (flow, operators) in different.items():
@@ -313,7 +316,7 @@ class StageCostModel:
         """
         division, overlap = self.division(config), self.models.runtime.overlap
         overlap = overlap if overlap.hides else PUBLISHED
-        pairs = [(division.exchanges(n, phase), operators) for n, operators in enumerate(division.operators(phase))]
+        pairs = [(division.exchanges(n, phase), some) for n, some in enumerate(self._operators_of(config, phase))]
         different = {tuple(map(id, pair)): pair for pair in pairs}
         hidden_s = dict.fromkeys(different, 0.0)
         for key, (exchanges, operators) in different.items():
@@ -417,7 +420,7 @@ class StageCostModel:
 
     def _operators_s(self, device: Device, config: MeshConfig, phase: str) -> Float[FloatArray, " V"]:
         """Returns the seconds of each layer's operators on one device; by variant."""
-        totals_s = self._on(device).totals_s(self.division(config).operators(phase))
+        totals_s = self._on(device).totals_s(self._operators_of(config, phase))
         return totals_s * self.crowding(device, config)
 
     def by_weight_shares(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "L L"]:
@@ -426,7 +429,7 @@ class StageCostModel:
         """
 
         def on(device: Device) -> FloatArray:
-            every = self.division(config).operators("backward")
+            every = self._operators_of(config, "backward")
             seconds = [self.latency_of(operators, device).mean_s[operators.by_weight].sum() for operators in every]
             return self._summed(config, np.array(seconds) * self.crowding(device, config))
 
@@ -463,7 +466,7 @@ class StageCostModel:
         key = device, config.division_key, config.remat
         if key not in self._again:
             on, some = self._on(device), self._recomputed_of(config)
-            whole_s, again_s = on.totals_s(self.division(config).operators("forward")), on.totals_s(some)
+            whole_s, again_s = on.totals_s(self._operators_of(config, "forward")), on.totals_s(some)
             shares = np.array([float(len(operators) > 0) for operators in some])
             self._again[key] = np.divide(again_s, whole_s, out=shares, where=whole_s > 0)
         return self._again[key] * config.remat_share

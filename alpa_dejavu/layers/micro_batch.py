@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from alpa_dejavu.problem import Model, Operators
+from alpa_dejavu.problem import Model, Operators, RecomputingPasses
 
 __all__ = ["with_micro_batch"]
 
@@ -24,6 +24,10 @@ def with_micro_batch(model: Model, ratio: float) -> Model:
             grown[id(operators)] = operators.split(1 / ratio)
         return grown[id(operators)]
 
+    def grown_passes(passes: RecomputingPasses) -> RecomputingPasses:
+        parts = scaled(passes.forward), scaled(passes.again), scaled(passes.backward)
+        return RecomputingPasses(*parts, passes.temporary_bytes * ratio)
+
     layers = tuple(
         dataclasses.replace(
             layer,
@@ -32,6 +36,7 @@ def with_micro_batch(model: Model, ratio: float) -> Model:
             forward_temporary_bytes=layer.forward_temporary_bytes * ratio,
             backward_temporary_bytes=layer.backward_temporary_bytes * ratio,
             exchanged_bytes=tuple(num_bytes * ratio for num_bytes in layer.exchanged_bytes),
+            recomputing=layer.recomputing and grown_passes(layer.recomputing),
         )
         for layer in model.layers
     )

@@ -214,7 +214,9 @@ def _kept_texts(stages: Sequence[StagePlan | MeshConfig]) -> list[str]:
 
 
 def recomputed_text(of: StagePlan | MeshConfig) -> str:
-    """Returns what the backward pass of a stage computes again, by its usual name."""
+    """Returns what the backward pass of a stage computes again, by its usual name, or that the model asks for it."""
+    if of.remat == "none" and isinstance(of, StagePlan) and of.own_remat:
+        return "by the model itself"
     share = "" if of.remat_share == 1 else f" of {of.remat_share:.0%} of the blocks"
     return RECOMPUTED[of.remat] + share
 

@@ -21,8 +21,8 @@ from alpa_dejavu.problem._division import (
     MemoryShares,
     NoShardingError,
     PassFlow,
+    RecomputingPasses,
     Sharding,
-    recomputed_layers,
 )
 from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name, host_kinds
 from alpa_dejavu.problem._link import Link, ReductionServer
@@ -110,6 +110,7 @@ __all__ = [
     "PassFlow",
     "Plan",
     "PricedBy",
+    "RecomputingPasses",
     "ReductionServer",
     "Run",
     "SearchSpace",
@@ -129,5 +130,4 @@ __all__ = [
     "blocks_again",
     "counted_name",
     "host_kinds",
-    "recomputed_layers",
 ]

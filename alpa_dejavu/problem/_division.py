@@ -97,9 +97,10 @@ class Division(Protocol):
         None: each layer has one variant alone.
         """
 
-    def operators(self, phase: str) -> Sequence[Operators]:
+    def operators(self, phase: str, remat: str = "none") -> Sequence[Operators]:
         """Returns, for each variant of a layer (way to shard it), the operators that one device computes in a phase:
-        "forward", "backward", or "step", which is the optimizer's update.
+        "forward", "backward", or "step", which is the optimizer's update; with a choice of rematerialisation, but
+        without what `recomputed` has.
         """
 
     def recomputed(self, remat: str) -> Sequence[Operators]:
@@ -133,22 +134,6 @@ class Division(Protocol):
 
     def parts(self, remat: str = "none") -> Sequence[MemoryPart]:
         """Returns what a device keeps, part by part; empty where only the kinds that `memory` has are known."""
-
-
-_NOTHING = Operators.of([])
-
-
-def recomputed_layers(forward: Sequence[Operators], trained: Sequence[bool], remat: str) -> Sequence[Operators]:
-    """Returns the operators that backward passes run again where a layer computes all of its forward pass again
-    ("layer"), or nothing ("none"); NoShardingError for another choice. For each variant of a layer there are the
-    operators of its forward pass, and whether it has a backward pass.
-    """
-    if remat not in ("none", "layer"):
-        raise NoShardingError(
-            f"remat is {remat!r}, but must be 'none' or 'layer' for a traced model; choose one of these, or give a "
-            "transformer by its sizes with a runtime that has it"
-        )
-    return [again if remat == "layer" and trains else _NOTHING for again, trains in zip(forward, trained, strict=True)]
 
 
 class Sharding(Protocol):
@@ -199,6 +184,31 @@ class PassFlow:
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
+class RecomputingPasses:
+    """The passes of a layer whose backward pass computes its forward pass again: the operators of the passes that keep
+    what they need, in the same order, as a compiler fuses them here. Those that nothing needs have no figures.
+
+    Attributes:
+        forward: the forward pass, which writes what other layers take alone.
+        again: the forward pass as a part of the backward pass.
+        backward: the rest of the backward pass.
+        temporary_bytes: the peak bytes of tensors that live only while one of both passes is computed.
+    """
+
+    forward: Operators
+    again: Operators
+    backward: Operators
+    temporary_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.not_negative("recomputing passes", "temporary_bytes", self.temporary_bytes)
+
+
+_NOTHING = Operators.of([])
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
 class Layer:
     """One layer of a model: its operators of the forward pass, the backward pass and the optimizer's update.
 
@@ -209,6 +219,8 @@ class Layer:
             forward or backward pass is computed.
         exchanged_bytes: the bytes that a tensor-parallel group all-reduces for this layer and one micro-batch, forward
             and backward together: one entry for each all-reduce, of the whole (unsharded) tensor.
+        recomputing: its passes where the backward one computes the forward one again; None: those, and all of the
+            forward pass again.
     """
 
     name: str
@@ -218,10 +230,31 @@ class Layer:
     forward_temporary_bytes: float = 0.0
     backward_temporary_bytes: float = 0.0
     exchanged_bytes: tuple[float, ...] = ()
+    recomputing: RecomputingPasses | None = None
 
-    def operators(self, phase: str) -> Operators:
-        """Returns the layer's operators of a phase: "forward", "backward" or "step" (the optimizer's update)."""
-        return {"forward": self.forward, "backward": self.backward, "step": self.update}[phase]
+    def operators(self, phase: str, remat: str = "none") -> Operators:
+        """Returns the layer's operators of a phase where it keeps what its backward pass needs ("none"), or computes it
+        again ("layer"): "forward", "backward", "again" (the backward pass's other part), or "step" (the optimizer's
+        update); NoShardingError for another choice of rematerialisation.
+        """
+        if remat not in ("none", "layer"):
+            raise NoShardingError(
+                f"remat is {remat!r}, but must be 'none' or 'layer' for a traced model; choose one of these, or give a "
+                "transformer by its sizes with a runtime that has it"
+            )
+        if phase == "step":
+            return self.update
+        if phase == "again" and (remat == "none" or not len(self.backward)):
+            return _NOTHING
+        passes = self.recomputing if remat == "layer" else None
+        if passes is not None:
+            return {"forward": passes.forward, "again": passes.again, "backward": passes.backward}[phase]
+        return self.backward if phase == "backward" else self.forward
+
+    @property
+    def recomputes(self) -> bool:
+        """Returns whether the model itself asks that the backward pass computes products of the forward pass again."""
+        return bool((self.backward.repeated & self.backward.is_product).any())
 
     def __post_init__(self) -> None:
         for field in ("forward_temporary_bytes", "backward_temporary_bytes"):

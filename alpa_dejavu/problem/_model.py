@@ -87,10 +87,12 @@ class Model:
 
     @property
     def product_flop(self) -> dict[str, float]:
-        """Returns the FLOP of one micro-batch's matrix products and convolutions, forward and backward, by dtype."""
+        """Returns the FLOP of one micro-batch's matrix products and convolutions, forward and backward, by dtype; what
+        the model itself computes again doesn't count.
+        """
         totals: dict[str, float] = {}
         for operators in (part for layer in self.layers for part in (layer.forward, layer.backward)):
-            flop = operators.flop * operators.count * operators.is_product
+            flop = operators.flop * operators.count * (operators.is_product & ~operators.repeated)
             for dtype in sorted(set(operators.dtype[operators.is_product].tolist())):
                 totals[dtype] = totals.get(dtype, 0.0) + float(flop[operators.dtype == dtype].sum())
         return totals

@@ -100,6 +100,7 @@ class Operator:
             are then queries, shape (batch, tokens, heads, head), and keys, shape (batch, tokens, heads of keys, head).
             Of kind "grouped", a product of each expert's tokens with its own matrix, the operands are tokens, shape
             (tokens of all experts, contracted elements), and matrices, shape (experts, contracted elements, columns).
+        repeated: whether it computes again what its layer has computed before, as the model itself asks.
     """
 
     kind: str
@@ -122,6 +123,7 @@ class Operator:
     dilated: bool = False
     by_weight: bool = False
     kernel: str = ""
+    repeated: bool = False
 
     def __post_init__(self) -> None:
         checks.one_of(f"operator {self.primitive}", "kind", self.kind, OPERATOR_KINDS)
@@ -230,6 +232,11 @@ class Operators:
     def by_weight(self) -> NDArray[np.bool_]:
         """Returns which operators only gradients of weights need, shape (number of operators,)."""
         return np.array([record.by_weight for record in self.records], dtype=np.bool_)
+
+    @functools.cached_property
+    def repeated(self) -> NDArray[np.bool_]:
+        """Returns which operators compute again what their layer has computed before, shape (number of operators,)."""
+        return np.array([record.repeated for record in self.records], dtype=np.bool_)
 
     @property
     def total_flop(self) -> float:

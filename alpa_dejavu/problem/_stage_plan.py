@@ -32,6 +32,7 @@ class StagePlan:
         memory_bytes: the predicted peak of each device's memory, with as many micro-batches in flight as the stage's
             position in the pipeline asks for, and with what other stages on its submesh keep.
         remat: "none", or "layer" if each layer's forward pass is computed again in its backward pass.
+        own_remat: whether the model itself asks for some of that, as by `jax.checkpoint`.
         forward_s, backward_s: seconds of one micro-batch's pass, collectives included, transfers left out; together
             they are `compute_s` plus `collective_s`.
         forward_collective_s, forward_boundary_s: the forward part of `collective_s` and `boundary_s`.
@@ -85,6 +86,7 @@ class StagePlan:
     sharded: Rare[Size] = 0
     expert_tensor: Rare[Size] = 0
     remat_share: Rare[Share] = 1.0
+    own_remat: Rare[Annotated[bool, stated("true where the model itself computes activations again, or false")]] = False
     memory_parts: Rare[Annotated[Mapping[str, Bytes], stated("an object: bytes by what they are of")]] = (
         dataclasses.field(default_factory=dict, hash=False)
     )
@@ -116,7 +118,11 @@ class StagePlan:
 
     @property
     def remat_text(self) -> str:
-        """Returns what is computed again for backward passes: the remat, and its share of blocks if it isn't all."""
+        """Returns what is computed again for backward passes: the remat, and its share of blocks if it isn't all; or
+        "own" where the model asks for it.
+        """
+        if self.remat == "none" and self.own_remat:
+            return "own"
         return self.remat if self.remat_share == 1 else f"{self.remat} {self.remat_share:.0%}"
 
     @property

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu.problem import (
-    PHASES,
     AxisCollectives,
     Layer,
     MemoryPart,
@@ -25,7 +24,6 @@ from alpa_dejavu.problem import (
     MeshConfig,
     Operators,
     PassFlow,
-    recomputed_layers,
 )
 from alpa_dejavu.sharding.layer_sharding import Collective, LayerSharding, StageLayers
 
@@ -128,23 +126,24 @@ class ShardedDivision:
         """
         return self.layers.of_stages
 
-    def operators(self, phase: str) -> Sequence[Operators]:
+    def operators(self, phase: str, remat: str = "none") -> Sequence[Operators]:
         """Returns a device's share of each layer variant's operators in "forward", "backward" or "step"."""
-        return self._operators[phase]
-
-    @cached_property
-    def _operators(self) -> dict[str, list[Operators]]:
-        by_phase: dict[str, list[Operators]] = {}
-        for phase in PHASES:
-            whole = [layer.operators(phase) for layer in self.whole]
+        if (phase, remat) not in self._operators:
+            whole = [layer.operators(phase, remat) for layer in self.whole]
             pairs = [(whole[n], cut) for n, cut in zip(self.variants, self.layers.variants, strict=True)]
             unlike = {tuple(map(id, pair)): pair for pair in pairs}
             divided = {key: self._divided(*pair, phase) for key, pair in unlike.items()}
-            by_phase[phase] = [divided[tuple(map(id, pair))] for pair in pairs]
-        return by_phase
+            self._operators[phase, remat] = [divided[tuple(map(id, pair))] for pair in pairs]
+        return self._operators[phase, remat]
+
+    @cached_property
+    def _operators(self) -> dict[tuple[str, str], list[Operators]]:
+        return {}
 
     def _divided(self, whole: Operators, cut: LayerSharding, phase: str) -> Operators:
-        cuts, shape = cut.cuts(phase), cut.mesh_shape
+        if not len(whole):
+            return whole
+        cuts, shape = cut.cuts("forward" if phase == "again" else phase), cut.mesh_shape
         key = id(whole), cuts.tobytes(), tuple(shape)
         if key not in self.sharding.divided:
             across, along = (np.where(cuts[:, axis], shape[axis], 1) for axis in (0, 1))
@@ -154,8 +153,7 @@ class ShardedDivision:
 
     def recomputed(self, remat: str) -> Sequence[Operators]:
         """Returns the operators of each layer variant's forward pass that its backward pass runs again: all or none."""
-        trained = [len(self.whole[n].backward) > 0 for n in self.variants]
-        return recomputed_layers(self.operators("forward"), trained, remat)
+        return self.operators("again", remat)
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
         """Returns the collectives of activations of a variant in a phase, one after the other; none in "step"."""

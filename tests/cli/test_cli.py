@@ -152,7 +152,7 @@ def test_a_sample_has_as_many_tokens_as_the_model_may_have_where_no_fewer_are_as
         *(("--slicer", "slicing", slicer, "dynamic", "greedy") for slicer in sorted(SLICERS)),
         *(("--communication", "communication", model, "auto", "pigeon") for model in ("links", "alpha-beta", "free")),
         ("--strategy", "strategy", "amp", "dejavu", "gshard"),
-        ("--runtime", "runtime", "megatron", None, "jaxpp"),
+        ("--runtime", "runtime", "megatron", None, "galvatron"),
         ("--schedule", "schedule", "interleaved_3", None, "2f2b"),
     ],
 )
@@ -268,7 +268,7 @@ def test_an_improved_order_of_passes_is_written_beside_the_plan(run, tmp_path):
     result = run(*ASKED, "--order", tmp_path / "order.csv")
     assert result.exit_code == 0, result.stderr
     assert "order of passes" in result.stdout
-    others = "megatron, deepspeed, galvatron, torchtitan, maxtext, jaxpp: its layers aren't the blocks of a transformer"
+    others = "megatron, deepspeed, galvatron, torchtitan, maxtext: its layers aren't the blocks of a transformer"
     assert f"runs on                 alpa; not {others}" in result.stdout
     order = read_schedule(tmp_path / "order.csv")
     assert (order.num_devices, order.num_micro_batches) == (2, 4)

@@ -95,8 +95,8 @@ def test_a_figure_outside_of_its_bounds_is_refused(figure, end):
 def test_bundled_profiles_are_found_by_name_and_others_are_refused():
     assert runtime_names()[0] == "alpa"
     assert all(runtime_profile(name).name == name for name in runtime_names())
-    with pytest.raises(ValueError, match=r"runtime is 'jaxpp', but must be one of 'alpa', .*'megatron'"):
-        runtime_profile("jaxpp")
+    with pytest.raises(ValueError, match=r"runtime is 'galvatron', but must be one of 'alpa', .*'megatron'"):
+        runtime_profile("galvatron")
 
 
 def test_bundled_profiles_have_figures_that_mean_something_and_an_error():

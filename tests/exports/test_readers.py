@@ -11,6 +11,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu.clusters.figures import write_cluster
 from alpa_dejavu.exports import TARGETS, import_plan, read_model
 from alpa_dejavu.layers.models import Transformer, transformer_size
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Offload
 from alpa_dejavu.testing import example_cluster
@@ -104,6 +105,28 @@ def galvatron(tmp_path, changes=(), devices=8):
     path = tmp_path / "strategy.json"
     path.write_text(json.dumps(STRATEGY | dict(changes), indent=1))
     return TARGETS["galvatron"].reader(path, devices, SIZES)
+
+
+PUBLISHED = (
+    "pp_deg", "tp_sizes_enc", "tp_consecutive_flags", "dp_types_enc", "use_sp", "checkpoint", "global_bsz", "chunks",
+    "pp_division", "pipeline_type", "default_dp_type", "vtp", "vsp",
+)  # fmt: skip
+"""The keys that Galvatron's own search writes, by its repository's tests of that."""
+
+
+def test_a_strategy_as_galvatrons_search_writes_it_is_read_and_one_of_ours_has_all_of_its_keys(tmp_path):
+    ends = {"pp_deg": 2, "pp_division": "3,5", "global_bsz": 64, "chunks": 16, "vtp": 1, "vsp": 0}
+    lists = {"tp_sizes_enc": 1, "tp_consecutive_flags": 1, "dp_types_enc": 0, "use_sp": 0, "checkpoint": 0}
+    kinds = {"pipeline_type": "pipedream_flush", "default_dp_type": "zero2"}
+    searched = {**ends, **{key: ",".join([str(value)] * 8) for key, value in lists.items()}, **kinds}
+    assert sorted(searched) == sorted(PUBLISHED)
+    path = tmp_path / "galvatron_config.json"
+    path.write_text(json.dumps(searched), encoding="utf-8")
+    outline = TARGETS["galvatron"].reader(path, 8, SIZES).outline
+    assert outline == Outline(64, 16, "1f1b", 4, 1, (3, 5), ("none",) * 2, 2)
+    again = TARGETS["galvatron"].writer.write(outline.plan(example_cluster(1, 8), SIZES), SIZES)
+    written = json.loads(again["galvatron_config.json"])
+    assert {key: written[key] for key in PUBLISHED} == searched
 
 
 def test_a_strategy_of_galvatrons(tmp_path):
@@ -262,8 +285,8 @@ def test_an_imported_plan_is_estimated_and_runs_where_it_came_from(tmp_path):
     assert not [note for note in plan.notes if "before plans held" in note or "the plan's" in note]
     with pytest.raises(ValueError, match="aren't the 8 devices"):
         import_plan(tmp_path / "run.sh", "megatron", example_cluster(2, 4), cache=False)
-    with pytest.raises(ValueError, match="source is 'jaxpp', but must be one of megatron, torchtitan, deeps"):
-        import_plan(tmp_path / "run.sh", "jaxpp", example_cluster(1, 4))
+    with pytest.raises(ValueError, match="source is 'alpa', but must be one of megatron, torchtitan, deeps"):
+        import_plan(tmp_path / "run.sh", "alpa", example_cluster(1, 4))
 
 
 def test_files_are_written_though_nobody_reads_what_is_printed(tmp_path):

@@ -148,8 +148,8 @@ CAN = {  # each division by the runtimes that have it, with what else it needs
     ("expert_tensor", 2): "megatron galvatron",
     ("sharded", 4): "megatron torchtitan deepspeed maxtext",
     ("remat", ("selective",)): "megatron torchtitan",
-    ("remat_share", 0.25): "megatron galvatron jaxpp",
-    ("remat", ("layer",)): "megatron torchtitan deepspeed galvatron maxtext jaxpp",
+    ("remat_share", 0.25): "megatron galvatron",
+    ("remat", ("layer",)): "megatron torchtitan deepspeed galvatron maxtext",
 }
 
 
@@ -171,15 +171,15 @@ def test_each_division_is_written_and_read_or_refused_by_name(name, field, value
 
 
 TRAINED = {  # how a model is trained, by the runtimes whose files say it
-    ("optimizer", "sgd"): "megatron deepspeed maxtext jaxpp",
-    ("optimizer", "muon"): "megatron deepspeed maxtext jaxpp",
-    ("optimizer", "lion"): "deepspeed jaxpp",
-    ("optimizer", "adam8bit"): "jaxpp",
-    ("precision", "float8"): "megatron torchtitan maxtext jaxpp",
-    ("precision", "mxfp8"): "megatron torchtitan maxtext jaxpp",
-    ("precision", "fp8-blockwise"): "megatron jaxpp",
-    ("precision", "nvfp4"): "megatron jaxpp",
-    ("precision", "tf32"): "jaxpp",
+    ("optimizer", "sgd"): "megatron deepspeed maxtext",
+    ("optimizer", "muon"): "megatron deepspeed maxtext",
+    ("optimizer", "lion"): "deepspeed",
+    ("optimizer", "adam8bit"): "",
+    ("precision", "float8"): "megatron torchtitan maxtext",
+    ("precision", "mxfp8"): "megatron torchtitan maxtext",
+    ("precision", "fp8-blockwise"): "megatron",
+    ("precision", "nvfp4"): "megatron",
+    ("precision", "tf32"): "",
     ("gather", "fp8"): "megatron",
 }
 

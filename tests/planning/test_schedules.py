@@ -169,7 +169,7 @@ def test_who_can_run_a_plan_is_said():
     last = dataclasses.replace(plain.stages[-1], remat="layer")
     unlike = dataclasses.replace(plain, stages=(*plain.stages[:-1], last))
     assert runtimes_of(unlike)["megatron"] == "stages 0 and 2 have unlike remat"
-    assert not runtimes_of(unlike)["jaxpp"]
+    assert not runtimes_of(unlike)["deepspeed"]
     unmendable = dataclasses.replace(unlike, layer_option=traced.layer_option)
     assert runtimes_of(unmendable)["megatron"] == runtimes_of(traced)["megatron"], "no other plan would do"
     assert "zb_v" in schedules_of("torchtitan")

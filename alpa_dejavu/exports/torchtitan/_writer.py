@@ -75,6 +75,7 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
         stages=_stages(outline) if pipelined else "",
         passes=", in one pass through the pipeline" if pipelined else "",
         local_batch=outline.micro_batch * (outline.num_micro_batches if pipelined else 1),
+        without_graphs=pipelined or outline.expert_parallel > 1,
         checkpoint=_CHECKPOINTS[outline.remat[0]],
         mixed="float32" if sizes.precision == "float32" else "bfloat16",
         made="model_spec()" if sizes.precision not in CONVERTERS else "quantized(model_spec())",

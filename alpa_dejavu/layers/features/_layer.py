@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Sequence
+import itertools
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import final
 
 from alpa_dejavu._util.jax_api import core
@@ -43,18 +44,22 @@ def layer_features(
     gradients: Collection[core.Var] = (),
     recalled: Collection[core.Var] = (),
     kept: Collection[core.Var] = (),
+    in_order: bool = False,
 ) -> LayerFeatures:
     """Derives the features of a pass of a layer for one micro-batch from its jaxpr: given those of its operands that
     are parameters, that gradients are added to, or that a forward pass kept, and those of its results that are
-    (accumulated) gradients of parameters, or that a forward pass keeps.
+    (accumulated) gradients of parameters, or that a forward pass keeps. The record of an operation that no result needs
+    has no figures. `in_order` says whether what loops read again counts, as `Fusion` has it.
     """
     inputs = [Value(var.aval) for var in jaxpr.invars]
     flat = Flattener()
     outputs = flat.walk(jaxpr, inputs)
-    steps = flat.steps
+    needed = _needed(flat.steps, outputs)
+    alive = [_is_in(step, needed) for step in flat.steps]
+    steps = list(itertools.compress(flat.steps, alive))
     kinds = [kind_of(step) for step in steps]
     asked, left = _named(jaxpr.invars, inputs, recalled), _named(jaxpr.outvars, outputs, kept)
-    fusion = Fusion(steps, kinds, inputs, outputs, asked, left)
+    fusion = Fusion(steps, kinds, inputs, outputs, asked, left, in_order=in_order)
     strided = Strided(steps, kinds, fusion)
 
     weights = _made_from(steps, kinds, _named(jaxpr.invars, inputs, parameters))
@@ -62,18 +67,23 @@ def layer_features(
     own = _named(jaxpr.outvars, outputs, gradients)
     whole |= _made_into(steps, kinds, own)
     later, sooner = _needed(steps, own), _needed(steps, set(outputs).difference(own))
+    repeated = _repeated(flat.steps) if in_order else [False] * len(alive)
     records = [
         _record(
-            step, kind, fusion, strided, weights, whole,
-            sooner.isdisjoint(step.outputs) and not later.isdisjoint(step.outputs),
+            step, kind_of(step), fusion, strided, weights, whole,
+            sooner.isdisjoint(step.outputs) and not later.isdisjoint(step.outputs), is_repeated,
         )
-        for step, kind in zip(steps, kinds, strict=True)
+        if is_alive
+        else _idle(step)
+        for step, is_alive, is_repeated in zip(flat.steps, alive, repeated, strict=True)
         if step.primitive not in ALIASES and step.outputs
     ]  # fmt: skip
     outside = {fusion.root(value) for value in (*inputs, *outputs)}
     temporary = _temporary_bytes(steps, fusion, outside)
     return LayerFeatures(Operators.of(records), temporary, _exchanged(steps, kinds, fusion, weights))
 
+
+_PLAIN = frozenset({bool, int, float, str, tuple})
 
 _operator = functools.lru_cache(maxsize=1 << 16)(Operator)
 """Operators that are alike, as those of a model's blocks, are one object."""
@@ -85,8 +95,9 @@ def _named(atoms: Sequence[core.Atom], values: Sequence[Value], chosen: Collecti
 
 
 def _record(
-    step: Step, kind: str, fusion: Fusion, strided: Strided, weights: set[Value], whole: set[Value], by_weight: bool
-) -> Operator:
+    step: Step, kind: str, fusion: Fusion, strided: Strided, weights: set[Value], whole: set[Value], by_weight: bool,
+    repeated: bool,
+) -> Operator:  # fmt: skip
     flop, transcendental = flop_of(step, kind)
     traffic = fusion.traffic(step, kind, whole)
     strided_bytes, strided_cache_bytes = strided.reads(step, kind)
@@ -112,16 +123,46 @@ def _record(
         dilated=kind == "conv" and any(holes > 1 for holes in step.params["lhs_dilation"]),
         by_weight=by_weight,
         kernel=fused.text if fused else "",
+        repeated=repeated,
     )
 
 
+def _idle(step: Step) -> Operator:
+    shapes = tuple(value.shape for value in step.inputs), tuple(value.shape for value in step.outputs)
+    return _operator(kind_of(step), step.primitive, *shapes, step.outputs[0].dtype, 0.0)
+
+
+def _repeated(steps: Sequence[Step]) -> list[bool]:
+    """For each operation whether an earlier one computes the same."""
+    names: dict[Value, Hashable] = {}
+    first: dict[Hashable, int] = {}
+    repeated = []
+    for n, step in enumerate(steps):
+        operands = tuple(names.get(value, value.shape if value.constant else value) for value in step.inputs)
+        results = tuple((value.shape, value.dtype) for value in step.outputs)
+        settings = str({name: value for name, value in step.params.items() if type(value) in _PLAIN})
+        place = first.setdefault((step.primitive, operands, results, settings), n)
+        repeated.append(place != n)
+        own = ((place, number) for number in range(len(operands) + len(results)))
+        names.update(zip(step.outputs, operands if step.primitive == "optimization_barrier" else own, strict=False))
+    return repeated
+
+
 def _needed(steps: Sequence[Step], results: Iterable[Value]) -> set[Value]:
-    """Some values of a jaxpr, and all values that they are made from."""
-    needed = set(results)
-    for step in reversed(steps):
-        if not needed.isdisjoint(step.outputs):
-            needed.update(step.inputs)
+    """Some values of a jaxpr, and all values that they are made from, in earlier trips of loops too."""
+    needed, count = set(results), -1
+    while len(needed) > count:
+        count = len(needed)
+        for step in reversed(steps):
+            if _is_in(step, needed):
+                needed.update(step.inputs)
     return needed
+
+
+def _is_in(step: Step, needed: Collection[Value]) -> bool:
+    """Whether a step makes a value that is needed, or what the next trip of its loop takes in the place of one."""
+    follows = step.params.get("carried", step.params.get("repeats"))
+    return follows in needed or any(value in needed for value in step.outputs)
 
 
 def _temporary_bytes(steps: Sequence[Step], fusion: Fusion, outside: set[Value]) -> float:

@@ -6,16 +6,17 @@ Alpa's layers do.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.jax_api import core
-from alpa_dejavu.layers._jaxprs import is_in, variables
+from alpa_dejavu.layers._jaxprs import CHECKPOINTS, is_in, jaxpr_of, primitives_in, variables
 from alpa_dejavu.layers.features._layer import LayerFeatures, layer_features
 from alpa_dejavu.layers.features.flatten import Value
 from alpa_dejavu.layers.features.structure import structure
-from alpa_dejavu.problem import Layer, Model, Operators, Tensor
+from alpa_dejavu.problem import Layer, Model, Operators, RecomputingPasses, Tensor
 
 _NOTHING = LayerFeatures(Operators.of([]), 0.0, ())
 
@@ -57,23 +58,55 @@ def describe(
     )
     had = {var for jaxpr in forward for var in (*jaxpr.invars, *variables(jaxpr.outvars))}
     passed = had.intersection(var for jaxpr in backward for var in jaxpr.invars).difference(parameters)
-    ahead = [features_of(jaxpr, kept=passed) for jaxpr in forward]
-    back = [features_of(jaxpr, recalled=passed) for jaxpr in backward] or [_NOTHING] * num_layers
-    after = [features_of(jaxpr) for jaxpr in updates] or [_NOTHING] * num_layers
-    layers = tuple(_layer(n, *parts) for n, parts in enumerate(zip(ahead, back, after, strict=True)))
-    return Model(layers, tuple(_tensors(chain, updates, roles)), training=bool(backward))
+    between = frozenset(var for jaxpr in forward for var in jaxpr.invars).difference(parameters)
+    asked_for = updated.union(between, (var for jaxpr in forward for var in jaxpr.outvars if not is_in(var, passed)))
+    layers = []
+    for n, first in enumerate(forward):
+        second, passes, again = backward[n] if backward and backward[n].eqns else None, None, False
+        if second is not None:
+            handed_on = jaxpr_of(first.eqns, [var for var in first.outvars if is_in(var, asked_for)])
+            both = jaxpr_of([*first.eqns, *second.eqns], second.outvars)
+            passes = _recomputing(
+                features_of(handed_on, kept=between, in_order=True), features_of(both, recalled=between, in_order=True)
+            )
+            again = _recomputes(second, passes.backward)
+        ahead = features_of(first, kept=passed, in_order=again)
+        back = features_of(second, recalled=passed, in_order=again)
+        layers.append(Layer(
+            name=f"layer {n}",
+            forward=ahead.operators,
+            backward=_repeating(back.operators, passes.backward) if passes is not None and again else back.operators,
+            update=features_of(updates[n] if updates else None).operators,
+            forward_temporary_bytes=ahead.temporary_bytes,
+            backward_temporary_bytes=back.temporary_bytes,
+            exchanged_bytes=ahead.exchanged_bytes,
+            recomputing=passes,
+        ))  # fmt: skip
+    return Model(tuple(layers), tuple(_tensors(chain, updates, roles)), training=bool(backward))
 
 
-def _layer(n: int, forward: LayerFeatures, backward: LayerFeatures, update: LayerFeatures) -> Layer:
-    return Layer(
-        name=f"layer {n}",
-        forward=forward.operators,
-        backward=backward.operators,
-        update=update.operators,
-        forward_temporary_bytes=forward.temporary_bytes,
-        backward_temporary_bytes=backward.temporary_bytes,
-        exchanged_bytes=forward.exchanged_bytes,
-    )
+def _recomputes(backward: core.Jaxpr, after_forward: Operators) -> bool:
+    """Whether a backward pass, given also as operators after the forward pass, computes a part of that again."""
+    if (after_forward.repeated & after_forward.is_product).any():
+        return True
+    return any(not primitives_in(equation).isdisjoint(CHECKPOINTS) for equation in backward.eqns)
+
+
+@functools.lru_cache(maxsize=1024)
+def _recomputing(forward: LayerFeatures, both: LayerFeatures) -> RecomputingPasses:
+    """A layer's passes of which the backward one begins with the forward one, given the forward one alone and this."""
+    count, records = len(forward.operators), both.operators.records
+    again, back = Operators.of(records[:count]), Operators.of(records[count:])
+    temporary_bytes = max(forward.temporary_bytes, both.temporary_bytes)
+    return RecomputingPasses(forward.operators, again, back, temporary_bytes)
+
+
+@functools.lru_cache(maxsize=1024)
+def _repeating(own: Operators, after_forward: Operators) -> Operators:
+    """The operators of a backward pass, marked as they are after the forward pass where they repeat its own."""
+    marks = after_forward.repeated.tolist()
+    records = [dataclasses.replace(record, repeated=mark) for record, mark in zip(own.records, marks, strict=True)]
+    return Operators.of(records)
 
 
 _features: dict[Hashable, LayerFeatures] = {}
@@ -88,6 +121,7 @@ def _described(
     gradients: Collection[core.Var],
     recalled: Collection[core.Var] = (),
     kept: Collection[core.Var] = (),
+    in_order: bool = False,
 ) -> LayerFeatures:
     """The features of a jaxpr, once in a process for all that are alike, given what `layer_features` is."""
     if jaxpr is None:
@@ -96,9 +130,9 @@ def _described(
         *(_places(jaxpr.invars, chosen) for chosen in (parameters, accumulators, recalled)),
         *(_places(jaxpr.outvars, chosen) for chosen in (gradients, kept)),
     )
-    key = structure(jaxpr), places
+    key = structure(jaxpr), places, in_order
     if key not in _features:
-        _features[key] = layer_features(jaxpr, parameters, accumulators, gradients, recalled, kept)
+        _features[key] = layer_features(jaxpr, parameters, accumulators, gradients, recalled, kept, in_order)
     return _features[key]
 
 

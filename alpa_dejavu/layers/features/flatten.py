@@ -99,7 +99,8 @@ class Step:
     """One operation of a flattened jaxpr: its primitive, operands and results, and how often it runs (`trips`).
 
     The loop-carried values of a `lax.scan` are copies: the copy before the first trip has the parameter `enters`, and
-    the copy at the end of a trip has `carried`, the value that the next trip begins with.
+    the copy at the end of a trip has `carried`, the value that the next trip begins with. That at the end of a while
+    loop's trip has `repeats`, the value that the first trip begins with.
     """
 
     primitive: str
@@ -233,7 +234,10 @@ class Flattener:
         carry = inputs[num_cond + num_body :]
         self.walk(condition, [*inputs[:num_cond], *carry], trips)
         results = self.walk(body, [*inputs[num_cond : num_cond + num_body], *carry], trips)
-        return [self._pass("copy", value, var.aval, trips) for value, var in zip(results, eqn.outvars, strict=True)]
+        return [
+            self._pass("copy", value, var.aval, trips, {"repeats": before})
+            for value, var, before in zip(results, eqn.outvars, carry, strict=True)
+        ]
 
 
 def heaviest(branches: Sequence[core.Jaxpr]) -> core.Jaxpr:

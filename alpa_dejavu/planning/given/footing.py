@@ -57,7 +57,7 @@ def footings(table: CostTable, space: SearchSpace, stages: Sequence[StageChoice]
             for variant in variants_of(costs, config, stage):
                 of_layer = times * (1 + again[variant]) if phase == "forward" else times
                 on_device = of_layer * (1 - config.offload.optimizer) if phase == "step" else of_layer
-                operators = division.operators(phase)[variant]
+                operators = division.operators(phase, config.remat)[variant]
                 if id(operators) not in of_operators:
                     of_operators[id(operators)] = operators, _computed(costs, operators, devices.kinds[0])
                 _add(total, of_operators[id(operators)][1], on_device * costs.crowding(devices.kinds[0], config))

@@ -234,8 +234,9 @@ def _stage(
     entry, where, submesh = choice.entry, (choice.first, choice.last), choice.submesh
     config, memory, costs = space.config(choice), table.memory[submesh][choice.config], table.stage_costs
     assert memory is not None, "every config has its memory"
-    hidden_s, offload, own = (0.0, 0.0), None, kept[candidate.submesh_of[n]]
+    hidden_s, offload, own, own_remat = (0.0, 0.0), None, kept[candidate.submesh_of[n]], False
     if costs is not None:
+        own_remat = any(layer.recomputes for layer in costs.model.layers[choice.first : choice.last + 1])
         hidden = costs.hidden_s(table.devices[submesh], config)[:, choice.first, choice.last]
         hidden_s = float(hidden[:2].sum()), float(hidden[2]) * (1 - config.offload.gradients)
     if config.offload.any:
@@ -284,6 +285,7 @@ def _stage(
         sharded=config.sharded,
         expert_tensor=config.expert_tensor,
         remat_share=config.remat_share,
+        own_remat=own_remat,
         memory_parts=own.parts,
     )
 

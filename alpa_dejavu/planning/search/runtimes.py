@@ -269,11 +269,6 @@ RUNTIMES = {
             },
         ),
     ),
-    "jaxpp": Runtime(
-        remat_of_some=True,
-        schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v"),
-        trains={"optimizer": ("adamw", "adam", "sgd", "adafactor", "lion", "muon", "adam8bit")},
-    ),
 }  # fmt: skip
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
 _ALIKE = {

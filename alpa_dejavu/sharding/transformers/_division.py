@@ -152,8 +152,10 @@ class TransformerDivision:
         """Returns None: each layer is divided in one way, whatever stage it is in."""
         return None
 
-    def operators(self, phase: str) -> Sequence[Operators]:
-        """Returns for each layer what a device computes in a phase: "forward", "backward", or "step"."""
+    def operators(self, phase: str, remat: str = "none") -> Sequence[Operators]:
+        """Returns for each layer what a device computes in a phase, "forward", "backward" or "step", whatever is
+        computed again.
+        """
         return self._operators[phase]
 
     @cached_property

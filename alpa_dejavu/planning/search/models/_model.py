@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.file_size import VARIABLE, most_bytes
-from alpa_dejavu.problem import Layer, Model, Operator, Operators, Tensor
+from alpa_dejavu.problem import Layer, Model, Operator, Operators, RecomputingPasses, Tensor
 
 Data = dict[str, Any]
-_PARTS = ("forward", "backward", "update")
+_PARTS, _AGAIN = ("forward", "backward", "update"), ("forward", "again", "backward")
 _COLUMNS = tuple(field.name for field in dataclasses.fields(Operators) if field.name != "records")
 _FIGURES = tuple(field.name for field in dataclasses.fields(Operator))
 
@@ -47,6 +47,7 @@ def model_data(model: Model) -> Data:
             **{part: operators.number(getattr(layer, part)) for part in _PARTS},
             "temporary_bytes": [layer.forward_temporary_bytes, layer.backward_temporary_bytes],
             "exchanged_bytes": list(layer.exchanged_bytes),
+            "recomputing": None if layer.recomputing is None else _passes_data(layer.recomputing, operators),
         }
         for layer in model.layers
     ]
@@ -62,6 +63,11 @@ def model_data(model: Model) -> Data:
         "tensor_numbers": [tensors.setdefault(tensor, len(tensors)) for tensor in model.tensors],
         "tensors": [[tensor.num_bytes, tensor.role, tensor.producer, list(tensor.users)] for tensor in tensors],
     }
+
+
+def _passes_data(passes: RecomputingPasses, operators: Numbered) -> Data:
+    numbers = {part: operators.number(getattr(passes, part)) for part in _AGAIN}
+    return {**numbers, "temporary_bytes": passes.temporary_bytes}
 
 
 def _columns_data(rows: Operators, number: int) -> Data:
@@ -101,7 +107,9 @@ def model_of(data: Mapping[str, Any]) -> Model:
         forward, backward, update = (operators[layer[part]] for part in _PARTS)
         forward_bytes, backward_bytes = map(float, layer["temporary_bytes"])
         sizes = forward_bytes, backward_bytes, tuple(exchanged.tolist())
-        layers.append(Layer(layer["name"], forward, backward, update, *sizes))
+        again = layer.get("recomputing")  # older files don't have it
+        passes = None if again is None else _passes_of(again, operators, (len(forward), len(forward), len(backward)))
+        layers.append(Layer(layer["name"], forward, backward, update, *sizes, passes))
     tensors = tuple(
         Tensor(float(size), role, operator.index(producer), tuple(map(operator.index, users)))
         for size, role, producer, users in data["tensors"]
@@ -111,6 +119,13 @@ def model_of(data: Mapping[str, Any]) -> Model:
     if "tensor_numbers" in data:  # older files have each tensor as often as it comes
         tensors = tuple(map(tensors.__getitem__, data["tensor_numbers"]))
     return Model(tuple(layers), tensors, bool(data["training"]))
+
+
+def _passes_of(data: Mapping[str, Any], operators: Sequence[Operators], lengths: tuple[int, ...]) -> RecomputingPasses:
+    forward, again, backward = (operators[data[part]] for part in _AGAIN)
+    if (counts := (len(forward), len(again), len(backward))) != lengths:
+        raise ValueError(f"recomputing passes have {counts} operators, but must have {lengths}, as many as the layer's")
+    return RecomputingPasses(forward, again, backward, float(data["temporary_bytes"]))
 
 
 def _operators(data: Mapping[str, Any], numbers: list[int], distinct: list[Operator], whole: Operators) -> Operators:
@@ -143,7 +158,8 @@ def _type_of(column: str) -> type[np.generic]:
 
 
 def _record(values: list[Any]) -> Operator:
-    if not len(_FIGURES) - 2 <= len(values) <= len(_FIGURES):  # older ones have no kernel, those of 0.1.0 no by_weight
+    # Older ones have no `repeated` or kernel, those of 0.1.0 no `by_weight`
+    if not len(_FIGURES) - 3 <= len(values) <= len(_FIGURES):
         raise ValueError(f"an operator has {len(values)} figures, but must have {len(_FIGURES)}")
     # In the order of the figures: naming them takes as long as all else.
     kind, primitive, input_shapes, output_shapes, *others = values

@@ -195,7 +195,8 @@ class Resolver:
     def _computed(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
         """Returns the seconds of operators of each variant by class, shape (V, N)."""
         slowest = devices.kinds[0]
-        rows = [self._row(costs, slowest, operators) for operators in costs.division(config).operators(phase)]
+        divided = costs.division(config).operators(phase, config.remat)
+        rows = [self._row(costs, slowest, operators) for operators in divided]
         return np.array(rows).reshape(len(rows), len(CLASSES)) * costs.crowding(slowest, config)
 
     def _row(self, costs: StageCostModel, device: Device, operators: Operators) -> FloatArray:
