@@ -25,7 +25,7 @@ import yaml
 from click.testing import CliRunner
 
 from alpa_dejavu._util import units
-from alpa_dejavu.calibration.traces import MeasuredStep
+from alpa_dejavu.calibration.traces import MeasuredStep, median_step
 from alpa_dejavu.cli.main import main as command
 from alpa_dejavu.cli.traces import traced_steps
 from alpa_dejavu.clusters import named_cluster
@@ -46,7 +46,11 @@ NEIGHBOURS: dict[str, dict[str, int]] = {
     "the traced step": {}, "twice the batch": {"batch": 16}, "twice as deep": {"blocks": 8},
     "twice as wide": {"hidden": 512, "heads": 8}, "one rank": {"ranks": 1, "batch": 4},
 }  # fmt: skip
-ROUNDS = 1
+CHANGED: dict[str, dict[str, Any]] = {
+    "attention that isn't fused": {"length": 512, "batch": 4}, "products in single precision": {"dtype": "bfloat16"},
+}  # fmt: skip
+"""Sizes where a fault costs enough to be measured."""
+ROUNDS, LARGE_BYTES = 1, 2**20
 THROTTLED = "ip link set lo up && tc qdisc add dev lo root tbf rate 200mbit burst 128kb latency 400ms && exec "
 Row = dict[str, Any]
 
@@ -89,7 +93,9 @@ class Runs:
         """Writes a machine of some cores with the best rates of products and exchanges that steps have."""
         rates = {dtype: max((own.flop * own.count / own.seconds for step in of for own in step.operators if own.flop),
                             default=1e9) for dtype, of in (("float32", steps), ("bfloat16", half)) if of}  # fmt: skip
-        carried = max(own.num_bytes / own.seconds for step in steps for own in step.exchanges) if steps else 1e9
+        by_rank = zip(*(step.exchanges for step in median_step(steps)), strict=True)
+        lasting = [(own[0].num_bytes, min(one.seconds for one in own)) for own in by_rank]
+        carried = statistics.median(size / seconds for size, seconds in lasting if size >= LARGE_BYTES)
         source = "traced"
         link = {"latency_s": {"value": 100, "unit": "us", "source": source},
                 "bytes_per_s": {"value": carried / 1e9, "unit": "GB/s", "source": source}}  # fmt: skip
@@ -109,12 +115,12 @@ class Runs:
 
 def _fault(fault: str, runs: Runs) -> Row:
     """What `why` says of a fault, and what the fault costs."""
-    half = fault == "products in single precision"
+    half, changed = fault == "products in single precision", CHANGED.get(fault, {})
     with_s, without_s = [], []
     for _ in range(ROUNDS):
-        plain, seconds = runs.run(dtype="bfloat16") if half else runs.run()
+        plain, seconds = runs.run(**changed)
         without_s.append(seconds)
-        steps, seconds = runs.run(fault, dtype="bfloat16") if half else runs.run(fault)
+        steps, seconds = runs.run(fault, **changed)
         with_s.append(seconds)
     machine = runs.machine(steps, plain) if half else runs.machine(plain)
     told = why_slow(steps, None, named_cluster(str(machine)))

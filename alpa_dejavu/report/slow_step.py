@@ -26,6 +26,8 @@ _LARGE_BYTES = 2**20
 """Smaller exchanges don't tell a link's rate."""
 _HIDEABLE = 0.5
 """Exchanges don't hide of which a larger share is exposed."""
+_FUSED = 0.5
+"""The share of the rate of a step's other products that a fused attention is taken to reach: an estimate."""
 _PREPARING = 0.15
 """The host bounds a step of which it prepares a larger share with nothing beside it."""
 _IN_RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
@@ -190,8 +192,8 @@ def _unfused(ranks: Sequence[MeasuredStep], cluster: Cluster | None) -> Iterator
     products = [o for o in step.operators if o.flop and o not in of_scores]
     rate = math.fsum(o.flop * o.count for o in products) / max(math.fsum(o.seconds for o in products), 1e-12)
     seconds = math.fsum(o.seconds for o in of_scores)
-    # A fused kernel reads and writes no scores: its products are left, at the rate of the step's others.
-    left = math.fsum(o.flop * o.count for o in of_scores) / rate if rate else 0.0
+    # A fused kernel reads and writes no scores: its products are left, and those that it computes again.
+    left = math.fsum(o.flop * o.count for o in of_scores) / (_FUSED * rate) if rate else 0.0
     yield Cause(
         "attention that isn't fused",
         f"{sum(o.count for o in of_scores)} operators on scores of {max(lengths)} x {max(lengths)} take "

@@ -93,7 +93,7 @@ def test_attention_is_written_out_where_a_softmax_reads_scores():
         TracedOperator("element-wise", "aten::masked_fill", (scores,), "float", 1, 0.1, 0.0),
     ]
     (cause,) = [own for own in why_slow([step(operators=operators)]).causes if "attention" in own.name]
-    assert cause.saves_s == pytest.approx(0.4 - 1e11 / 2.5e12)
+    assert cause.saves_s == pytest.approx(0.4 - 1e11 / (2.5e12 / 2))
     fused = [product(0.4), TracedOperator("attention", "flash", ((4, 8, 512, 64),), "float", 2, 0.1, 0.0)]
     assert not [own for own in why_slow([step(operators=fused)]).causes if "attention" in own.name]
 
