@@ -56,7 +56,7 @@ _LEAST_S = 1.0
         help="Hosts of N devices each, with --local.")  # fmt: skip
 @option("--folder", default="", metavar="DIR", help="Folder on the drives to measure.  [default: temporary files']")
 @option("--links", is_flag=True, help="Measure only the links between hosts, and add them to FILE.")
-@option("--from-trace", "traces", multiple=True, type=click.Path(path_type=pathlib.Path, exists=True), metavar="TRACE",
+@option("--from-trace", "traces", multiple=True, type=click.Path(path_type=pathlib.Path), metavar="TRACE",
         help="Take figures from a profiler's trace of a step (a file a rank, or a folder), not from Ray.")  # fmt: skip
 @option("--plan", "plan_path", type=PLAN_FILE, metavar="PLAN.json", help="Plan of the step, with --from-trace.")
 @option("--every-pair", is_flag=True, help="With --links, probe all pairs of hosts, even of equal ones.")

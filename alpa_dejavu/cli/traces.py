@@ -33,6 +33,8 @@ def traced_steps(traces: Sequence[pathlib.Path]) -> tuple[list[MeasuredStep], li
 def _files(traces: Sequence[pathlib.Path]) -> list[pathlib.Path]:
     files = []
     for path in traces:
+        if not path.exists():
+            raise ValueError(f"there is no trace {path}; give a profiler's file, or a folder of them")
         own = sorted(file for file in path.rglob("*") if file.name.endswith(_SUFFIXES)) if path.is_dir() else [path]
         if not own:
             raise ValueError(f"{path} is a folder without a trace (*.json or *.json.gz); give the profiler's files")

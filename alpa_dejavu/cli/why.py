@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     rests_on="Seconds are the traces'; what a cause would save is the step without it, with all else the same.",
 )
 @click.argument(
-    "traces", nargs=-1, required=True, type=click.Path(path_type=pathlib.Path, exists=True), metavar="TRACE..."
+    "traces", nargs=-1, required=True, type=click.Path(path_type=pathlib.Path), metavar="TRACE..."
 )
 @option("--plan", "plan_path", type=PLAN_FILE, metavar="PLAN.json", help="Plan of the step: its prediction beside it.")
 @option("--cluster", help="Cluster by whose rates links and products are judged.  [default: the plan's]")
@@ -96,7 +96,7 @@ def _print(told: SlowStep, plan: Plan | None, to: Pages) -> None:
     to.fact("step", f"{units.seconds(told.step_s)} measured, the median of those that {ranks} recorded")
     if plan is not None:
         to.fact("predicted", f"{units.seconds(plan.step_s)}, {_share(plan.step_s / told.step_s - 1, signed=True)}")
-    to.fact("told apart", f"all but {_share(told.untold)} of the step")
+    to.fact("told apart", "all of the step" if told.untold < 5e-4 else f"all but {_share(told.untold)} of the step")
     predicted = ("predicted",) if plan is not None else ()
     table = new_table(("of the average rank",), (*predicted, "measured", "share"))
     for part in told.parts:
@@ -104,7 +104,7 @@ def _print(told: SlowStep, plan: Plan | None, to: Pages) -> None:
         table.add_row(part.name, *before, units.seconds(part.measured_s), _share(part.measured_s / told.step_s))
     to.print(table)
     for n, cause in enumerate(told.causes, 1):
-        to.fact(f"{n}. {cause.name}", f"saves {units.seconds(cause.saves_s)}, {_share(cause.saves_s / told.step_s)}")
+        to.fact(f"{n}. {cause.name}", f"costs {units.seconds(cause.saves_s)}, {_share(cause.saves_s / told.step_s)}")
         to.fact("", f"{cause.evidence}")
         to.fact("", f"usually {cause.usually}")
     if not told.causes:
