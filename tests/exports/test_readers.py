@@ -12,8 +12,8 @@ from alpa_dejavu.clusters.figures import write_cluster
 from alpa_dejavu.exports import TARGETS, export, import_plan, read_model
 from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
+from alpa_dejavu.plans import plan_changes
 from alpa_dejavu.plans.outline import Outline
-from alpa_dejavu.plans.plan_changes import between, changes
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import Offload
 from alpa_dejavu.testing import example_cluster
@@ -424,9 +424,9 @@ def test_tensor_parallelism_is_priced_as_it_divides_norms_and_residuals(tmp_path
     again = PlanEstimator(written, cluster=example_cluster(1, 4), cache=False).estimate(written).plan
     assert again.step_s == plans["whole"].step_s
     assert again.stages[0].memory_bytes == plans["whole"].stages[0].memory_bytes
-    assert list(changes(written, plans["shared"])) == [("sequence parallel", "no", "yes")]
-    assert next(changes(written, between(written, plans["shared"], ["sequence parallel"])))[2] == "yes"
-    assert not list(changes(plans["shared"], between(written, plans["shared"], ["sequence parallel"])))
+    assert list(plan_changes.changes(written, plans["shared"])) == [("sequence parallel", "no", "yes")]
+    halfway = plan_changes.between(written, plans["shared"], ["sequence parallel"])
+    assert not list(plan_changes.changes(plans["shared"], halfway))
     for name, plan in plans.items():
         export(plan, "megatron", tmp_path / name)
         assert ("--sequence-parallel" in (tmp_path / name / "run_megatron.sh").read_text()) == (name == "shared")
