@@ -211,7 +211,7 @@ def test_the_function_that_is_written_is_read_back(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("import Trainer\n", "import Trainer\nconfig.x = 1\n", r"line \d+: it may change what is planned; leave it out"),
+        ("import Trainer\n", "import Trainer\nconfig.x = 1\n", r"line \d+: it may change what is planned; leave it"),
         ("    spec = model_spec()", "    other()", r"line \d+: it may change what is planned"),
         ("hidden_dim=128", "hidden_dim=width(64)", r"line \d+: layers.hidden_dim of .* is 'width', but must be a num"),
         ("hidden_dim=128", "hidden_dim=128, bias=True", r"line \d+: layers.bias of .* is True, but must be None"),
