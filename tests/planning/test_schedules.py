@@ -171,6 +171,8 @@ def test_who_can_run_a_plan_is_said():
     unlike = dataclasses.replace(plain, stages=(*plain.stages[:-1], last))
     assert runtimes_of(unlike)["megatron"] == "stages 0 and 2 have unlike remat"
     assert not runtimes_of(unlike)["deepspeed"]
+    own = (*(dataclasses.replace(stage, own_remat=True) for stage in plain.stages[:-1]), plain.stages[-1])
+    assert not runtimes_of(dataclasses.replace(plain, stages=own))["megatron"], "a head has no remat of the model's own"
     unmendable = dataclasses.replace(unlike, layer_option=traced.layer_option)
     assert runtimes_of(unmendable)["megatron"] == runtimes_of(traced)["megatron"], "no other plan would do"
     for name, limits in RUNTIMES.items():

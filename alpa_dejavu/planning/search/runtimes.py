@@ -412,7 +412,8 @@ def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
         ]
         for allowed, unlike, what in (
             (limits.unlike_submeshes, meshes[0] != meshes[1], "meshes"),
-            (limits.unlike_remat, first.remat_text != stage.remat_text, "remat"),
+            # The model's own remat is no choice of a plan: a stage of the head alone has none.
+            (limits.unlike_remat, (first.remat, first.remat_share) != (stage.remat, stage.remat_share), "remat"),
             (limits.unlike_zero, first.zero != stage.zero, "ZeRO levels"),
         ):
             if unlike and not allowed and what not in told:
