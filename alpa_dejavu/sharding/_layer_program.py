@@ -168,7 +168,7 @@ class LayerProgram:
 
     @cached_property
     def spread(self) -> dict[int, list[tuple[int, int]]]:
-        """Returns the operators that read each broadcast that stays in the layer, with the position at which they do."""
+        """Returns the operators that read each broadcast that stays in the layer, and at which position each does."""
         broadcasts = (n for n, operator in enumerate(self.operators) if operator.kind == "broadcast")
         readers: dict[int, list[tuple[int, int]]] = {n: [] for n in broadcasts if n not in self.sent}
         for reader, reads in enumerate(self.reads):
