@@ -26,6 +26,7 @@ NEEDS = [
     "rich",
     "click>=8.2",
     "pydantic>=2.9",
+    "msgspec>=0.19",
     "typing_extensions>=4.12",
     "jinja2>=3.1",
     "pyyaml>=6",

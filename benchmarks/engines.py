@@ -27,6 +27,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.exports import export
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.plans.outline import Outline
@@ -236,7 +237,7 @@ def _ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     try:
         text, _ = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
-        return 1, f"it didn't end in {PATIENCE_S:.0f} s"
+        return 1, f"it didn't end in {units.seconds(PATIENCE_S)}"
     return process.returncode, text
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
 from alpa_dejavu._util.dataclass_format import Rare, Stored, data_of
 from alpa_dejavu._util.format_fields import Text, Words, at_most, listed, stated
 from alpa_dejavu.calibration.measured_hosts import KINDS_OF_LINKS, HostLinks, MeasuredHostMemory
-from alpa_dejavu.calibration.parts import CollectivesData, Fit, MeasuredLink, Spread, check_spread
+from alpa_dejavu.calibration.parts import CollectivesData, Fit, MeasuredLink, Spread, TracedRuntime, check_spread
 from alpa_dejavu.calibration.text import json_text
 from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Links, MeasuredAlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel, MeasuredRoofline, ProductCurve
@@ -88,6 +88,8 @@ class Calibration:
     # links, host_links: measured kinds of links, which replace the cluster's, and links from host to host, which go
     # before these.
     links: Rare[Annotated[tuple[_KindOfLink, ...], listed("a list of measured links")]] = ()
+    # The framework whose traced steps the figures are from.
+    traced: Rare[Annotated[TracedRuntime | None, stated("an object with runtime and step_s")]] = None
     # Measured peaks of memory relative to those counted from tensors.
     memory: Rare[
         Annotated[

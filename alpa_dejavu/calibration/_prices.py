@@ -103,7 +103,9 @@ def prices(
         return Prices(cluster, CostModels.named(latency, communication, runtime))
     model = communication_model(communication) if communication == "links" else chosen.communication()
     operators = chosen.latency() if chosen.knows_operators else latency_model(usual[0])
-    return Prices(chosen.applied_to(cluster), CostModels(operators, model, runtime_profile(runtime)), chosen)
+    profile = runtime_profile(runtime)
+    profile = profile if chosen.traced is None else chosen.traced.applied_to(profile)
+    return Prices(chosen.applied_to(cluster), CostModels(operators, model, profile), chosen)
 
 
 def models_of(by: PricedBy | None) -> tuple[str, str]:

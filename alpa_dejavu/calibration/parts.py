@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, final
 from typing_extensions import TypedDict
 
 from alpa_dejavu._util.format_fields import Asked, Count, Index, NotNegative, Number, Text, Words, listed, stated
+from alpa_dejavu.costs.runtime import RuntimeProfile
 from alpa_dejavu.problem import Device, Link, checks
 
 _MOST = 1e300
@@ -103,3 +104,22 @@ class MeasuredLink:
     def kind(self) -> tuple[tuple[str, ...], bool]:
         """Returns a key of the kind of link: the sorted names of both ends' devices, and if they are in one host."""
         return tuple(sorted(self.devices)), self.within
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TracedRuntime:
+    """A training framework whose steps the other figures were traced in: they have what it adds to operators, and here
+    are the seconds that a step takes besides.
+    """
+
+    runtime: Text
+    step_s: NotNegative
+
+    def applied_to(self, profile: RuntimeProfile) -> RuntimeProfile:
+        """Returns a runtime's profile with the traced figures in place of the bundled ones, if it is this runtime's."""
+        if profile.name.partition("+")[0] != self.runtime:
+            return profile
+        return dataclasses.replace(
+            profile, launch_s=0.0, elementwise=1.0, collectives=1.0, step_s=self.step_s, compiled=False
+        )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -18,7 +19,9 @@ from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE, local_option
 from alpa_dejavu.cli.ray_cluster import ray_cluster
 from alpa_dejavu.cli.table import Table, new_table
+from alpa_dejavu.cli.traces import traced_steps
 from alpa_dejavu.cli.working import working
+from alpa_dejavu.plans.plan_file import read_plan
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration import Calibration
@@ -53,6 +56,9 @@ _LEAST_S = 1.0
         help="Hosts of N devices each, with --local.")  # fmt: skip
 @option("--folder", default="", metavar="DIR", help="Folder on the drives to measure.  [default: temporary files']")
 @option("--links", is_flag=True, help="Measure only the links between hosts, and add them to FILE.")
+@option("--from-trace", "traces", multiple=True, type=click.Path(path_type=pathlib.Path), metavar="TRACE",
+        help="Take figures from a profiler's trace of a step (a file a rank, or a folder), not from Ray.")  # fmt: skip
+@option("--plan", "plan_path", type=PLAN_FILE, metavar="PLAN.json", help="Plan of the step, with --from-trace.")
 @option("--every-pair", is_flag=True, help="With --links, probe all pairs of hosts, even of equal ones.")
 @click.pass_obj  # what tells seconds, where a caller of the command hands one in
 def calibrate(
@@ -66,9 +72,11 @@ def calibrate(
     hosts: int,
     folder: str,
     links: bool,
+    traces: Sequence[pathlib.Path],
+    plan_path: pathlib.Path | None,
     every_pair: bool,
 ) -> None:
-    """Measures Ray's cluster, and writes a calibration.
+    """Measures Ray's cluster, and writes a calibration; or takes it from the trace of a step.
 
     It measures links, kernel launches and host memory; operators are predicted as without a calibration. On CPU devices
     it is experimental, except for --links: stages are predicted no better than without it (docs/results.md). Every
@@ -77,6 +85,11 @@ def calibrate(
     check_outputs(output)
     if hosts > 1 and local is None:
         raise click.UsageError("--hosts is of --local N; without it the hosts are those that Ray has")
+    if bool(traces) != (plan_path is not None):
+        raise click.UsageError("--from-trace and --plan go together: the trace is of a step of that plan")
+    if traces and plan_path is not None:
+        _from_trace(output, traces, plan_path)
+        return
     if every_pair and not links:
         raise click.UsageError("--every-pair is of --links; without it no pairs of hosts are probed")
     if links:
@@ -111,6 +124,29 @@ def calibrate(
         error = f", off by {100 * fit.held_out['mape']:.0f} % where left out" if "mape" in fit.held_out else ""
         fits.append(f"{fit.part}: {fit.rows} measured{error}")
     _print_written(measured, output, kept, *tables, *fits)
+
+
+def _from_trace(output: pathlib.Path, traces: Sequence[pathlib.Path], plan_path: pathlib.Path) -> None:
+    """The figures that a traced step of a plan has; Ray isn't asked."""
+    from alpa_dejavu.calibration import write_calibration
+    from alpa_dejavu.planning.given.plan_estimate import cluster_of_plan
+    from alpa_dejavu.planning.given.traced_calibration import calibration_of_trace
+
+    plan = read_plan(plan_path)
+    cluster = cluster_of_plan(plan)
+    with working("reading traces") as report:
+        steps, notes = traced_steps(traces)
+        report("fitting")
+        traced = calibration_of_trace(plan, steps, cluster, name=output.stem, date=datetime.date.today())
+    write_calibration(traced.calibration, output)
+    to = console()
+    for table in (device_table(cluster, traced.calibration), link_table(traced.calibration)):
+        to.print(table)
+    to.fact("the step", f"{units.seconds(traced.measured_s)} measured, {units.seconds(traced.estimated_s)} by this")
+    to.fact("rests on", ", ".join(f"{count} {name}" for name, count in traced.events.items()))
+    for note in notes:
+        to.print(note)
+    to.wrote([output])
 
 
 def _calibrated_before(output: pathlib.Path) -> Calibration | None:

@@ -31,6 +31,7 @@ _COMMANDS = LateCommands({
     "import": "Reads another framework's configuration and predicts its step.",
     "explain": "Says what bounds a plan's step, and what would help.",
     "estimate": "Predicts the step time and memory of a given plan.",
+    "why": "Says why a measured training step takes as long as it does.",
     "diff": "Says how two plans differ, and what each difference costs.",
     "spend": "Says what to spend devices on: batch, more starts, or OptEx.",
     "export": "Writes a plan as another runtime's or a simulator's files.",

@@ -139,8 +139,7 @@ def test_the_text_keeps_to_its_schema(tmp_path):
 @pytest.mark.parametrize(
     ("model", "clusters", "named", "said"),
     [
-        (trained, ["p3.8xlarge"], {}, "cluster is p3.8xlarge, but must be two at least"),
-        (trained, [], {}, "cluster is not given"),
+        (trained, [], {}, "clusters is empty, but must name at least one"),
         (trained, ["p3.8xlarge", "1 x p3.8xlarge"], {}, "cluster is '1 x p3.8xlarge' twice, but must be another"),
         (trained, ["p3.8xlarge", "p3.9xlarge"], {}, "p3.9xlarge"),
         (trained, ["p3.8xlarge", "0 x p3.8xlarge"], {}, "hosts is 0"),

@@ -75,7 +75,7 @@ def test_a_model_larger_than_memory_says_how_much_is_missing():
 
 
 def test_a_search_space_without_a_plan_says_so():
-    with pytest.raises(NoPlanError, match=r"exactly 4 devices.*imbalance"):
+    with pytest.raises(NoPlanError, match=r"exactly 4 devices; allow other submeshes"):
         planned(chain(1), example_cluster(1), space(devices=2), Run(2))
 
 
@@ -91,7 +91,7 @@ def test_a_slicer_that_misses_all_plans_is_told_apart_from_there_being_none():
     """Devices that share a CPU are all used, and no equal stages on 1 or 2 use 3."""
     cluster, unlike = dataclasses.replace(example_cluster(1, devices_per_host=3), cores=3), space(devices=3)
     assert len(planned(chain(2), cluster, unlike, Run(2)).plan.stages) == 2
-    with pytest.raises(NoPlanError, match=r"Uniform\(\) found no plan, but there are some.*'dynamic'"):
+    with pytest.raises(NoPlanError, match=r"Uniform\(\) found no plan, but there are some; choose --slicer dynamic"):
         planned(chain(2), cluster, unlike, Run(2), slicing="uniform")
 
 

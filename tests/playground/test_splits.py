@@ -139,7 +139,7 @@ def test_what_can_not_be_is_said(make, said):
 
 def test_umap_that_isnt_installed_is_missed_before_anything_begins(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r'pip install "alpa-dejavu\[umap\]", or choose projection=\'pca\''):
+    with pytest.raises(RuntimeError, match=r'umap is not installed: pip install "alpa-dejavu\[umap\]"'):
         split("moved-points", base=split("sorted"), projection="umap")
 
 

@@ -253,9 +253,9 @@ def test_routers_attention_and_the_head_stay_in_half_precision():
         ({"precision": "fp6"}, "precision is 'fp6', but must be one of 'bfloat16'"),
         ({"lora": 5000}, "lora is 5000, but must be at most the hidden width, 4096; give a smaller rank"),
         ({"lora_targets": "all"}, "lora_targets is 'all', but must be left out where there are no adapters"),
-        ({"frozen": "4bit"}, "frozen is '4bit', but must be left out where the whole model is trained; give lora"),
+        ({"frozen": "4bit"}, "frozen is '4bit', but must be left out where the whole model is trained; give --lora"),
         ({"lora": 8, "frozen": "3bit"}, "frozen is '3bit', but must be one of"),
-        ({"gather": "fp8"}, "gather is 'fp8', but must be left out where products aren't in FP8; give precision=fp8"),
+        ({"gather": "fp8"}, "gather is 'fp8', but must be left out where products aren't in FP8; give --precision fp8"),
     ],
 )
 def test_wrong_choices_are_refused(fields, said):

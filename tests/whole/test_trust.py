@@ -94,7 +94,10 @@ def files(tmp_path):
     (tmp_path / "database.json").write_text(json.dumps(database))
     (tmp_path / "scenario.yaml").write_text(f"version: 1\nproblem: {EVIL}\nhook: !!python/name:{EVIL}\n")
     (tmp_path / "runs.json").write_text(json.dumps({"version": 1, "scenario": EVIL, "problem": EVIL, "runs": [EVIL]}))
+    event = {"ph": "X", "name": EVIL, "cat": "cpu_op", "ts": 0, "dur": 5, "args": {"Input Dims": [EVIL]}}
+    (tmp_path / "trace.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
     return {
+        "trace": tmp_path / "trace.json",
         "scenario": tmp_path / "scenario.yaml", "runs": tmp_path / "runs.json",
         "plan": plan, "other": other, "history": history.path, "calibration": calibration, "cluster": cluster,
         "pickle": tmp_path / "database.pkl", "database": tmp_path / "database.json", "output": tmp_path / "output.json",
@@ -120,6 +123,8 @@ COMMANDS = [
     "profile {plan} --history {history} --calibration {calibration}",
     "history --history {history}",
     "calibrate --output {output} --machine {cluster} --database {database}",
+    "calibrate --output {output} --from-trace {trace} --plan {plan}",
+    "why {trace} --plan {plan}",
     "calibration show {calibration}",
     "calibration show {database}",
     "calibration convert {pickle} --output {output}",

@@ -451,10 +451,10 @@ class LayerWork:
         moved = sum(self.shared((own.traffic for own in of_layer), zero > 0))
         if not kept:
             return
-        yield stream("norm of gradients", kept, 1.0)
+        yield _of_parameters(stream("norm of gradients", kept, 1.0))
         yield from self._made_orthogonal(layer)
-        yield stream("update", moved / 2, moved / 2)
-        yield stream("zero", 0.0, kept)
+        yield _of_parameters(stream("update", moved / 2, moved / 2))
+        yield _of_parameters(stream("zero", 0.0, kept))
 
     def _made_orthogonal(self, layer: int) -> Iterator[Operator]:
         """Yields the products of Newton's and Schulz's iterations on the whole matrices that a device updates."""
@@ -533,3 +533,10 @@ class LayerWork:
 def _usual(size: Transformer) -> str:
     """The dtype of all but the products of blocks."""
     return size.computes_in.usual
+
+
+def _of_parameters(operator: Operator) -> Operator:
+    """Returns the operator, all of whose reads and writes are of parameters, gradients and the optimizer's states."""
+    return dataclasses.replace(
+        operator, unbatched_read_bytes=operator.read_bytes, unbatched_written_bytes=operator.written_bytes
+    )
