@@ -115,10 +115,10 @@ class Searched(Chooser):
         if self.hosts != "any" or not best or not goes_by_expected(task, Found(best)):
             return
         (expected_s,) = expected_steps(best[:1], errors_of(best, task.learned) if task.learned else None)
-        known = dict.fromkeys(plan.costs for plan in best if not plan.costs.partial)
+        priced_whole = dict.fromkeys(plan.costs for plan in best if not plan.costs.partial)
         for device in dict.fromkeys(host.device for host in task.cluster.hosts):
             part = part_of(task.cluster, [n for n, host in enumerate(task.cluster.hosts) if host.device == device])
-            work_s = min((least_work_s(costs, device) for costs in known), default=0.0)
+            work_s = min((least_work_s(costs, device) for costs in priced_whole), default=0.0)
             if work_s / part.num_devices < expected_s:
                 yield from chosen(task.on(part), clock)
 
