@@ -112,10 +112,11 @@ def _refused(name: str, plan: Plan, sizes: Transformer) -> str:
 
 
 def _read_again(name: str, plan: Plan, sizes: Transformer, paths: Sequence[pathlib.Path]) -> str:
-    reader = TARGETS[name].reader
-    assert reader is not None, "it was asked for"
-    path = next(path for suffix in (".sh", ".json", ".py") for path in paths if path.suffix == suffix)
-    outline = reader(path, plan.num_devices, sizes).outline
+    target = TARGETS[name]
+    assert target.reader is not None, "it was asked for"
+    path = next(path for suffix in (".sh", ".json", ".py", ".yml") for path in paths if path.suffix == suffix)
+    asked = {"hosts": len(plan.devices_of_hosts)} if "hosts" in target.asks else {}
+    outline = target.reader(path, plan.num_devices, sizes, **asked).outline
     cuts = [stage.layers for stage in plan.stages]
     return "" if list(outline.layers) == cuts else f"it is read again as {outline.layers}, not {cuts}"
 

@@ -119,14 +119,15 @@ def inlined(
     wanted: Callable[[core.JaxprEqn], bool],
     opened: Callable[[core.JaxprEqn, core.Jaxpr], Opened] = lambda equation, body: renamed(body, equation.invars),
 ) -> Iterator[core.JaxprEqn]:
-    """Yields a jaxpr's equations with some calls of jitted functions inlined, and without Alpa's pipeline markers.
+    """Yields a jaxpr's equations with some calls of jitted functions, and checkpoints, inlined, and without Alpa's
+    pipeline markers.
 
     `names` maps variables to what stands for them; the results of inlined calls and of markers are added to it. A call
     is asked for, by `wanted`, when all equations before it have been yielded; `opened` is then given it with its jaxpr.
     """
     for equation in equations:
         equation = on_names(equation, names)
-        function = body(equation)
+        function = body(equation, CHECKPOINTS)
         if equation.primitive.name == MARKER:
             names.update(zip(equation.outvars, equation.invars, strict=False))
         elif function is None or not wanted(equation):

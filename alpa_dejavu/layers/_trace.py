@@ -260,7 +260,12 @@ def _opened(loss: core.Jaxpr) -> core.Jaxpr:
 
 
 def _inline(loss: core.Jaxpr) -> core.Jaxpr:
-    """A loss with the functions inlined that ask jax for it, which a new one does only when it compiles."""
+    """A loss with the functions inlined that ask jax for it, which a new one does only when it compiles; and with the
+    checkpoints that keep everything, as without them.
+    """
     names: dict[core.Var, core.Atom] = {}
-    equations = list(inlined(loss.eqns, names, lambda equation: asks_to_be_inlined(equation.params)))
+    keeps_all = jax.checkpoint_policies.everything_saveable
+    equations = list(
+        inlined(loss.eqns, names, lambda eqn: asks_to_be_inlined(eqn.params) or eqn.params.get("policy") is keeps_all)
+    )
     return loss.replace(eqns=equations, outvars=[named(names, atom) for atom in loss.outvars])

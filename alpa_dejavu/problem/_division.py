@@ -253,8 +253,8 @@ class Layer:
 
     @property
     def recomputes(self) -> bool:
-        """Returns whether the model itself asks that the backward pass computes products of the forward pass again."""
-        return bool((self.backward.repeated & self.backward.is_product).any())
+        """Returns whether the model itself asks that the backward pass computes a part of the forward pass again."""
+        return self.backward.repeats
 
     def __post_init__(self) -> None:
         for field in ("forward_temporary_bytes", "backward_temporary_bytes"):

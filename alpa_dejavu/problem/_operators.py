@@ -239,6 +239,11 @@ class Operators:
         return np.array([record.repeated for record in self.records], dtype=np.bool_)
 
     @property
+    def repeats(self) -> bool:
+        """Returns whether any of the operators that compute, not only move, compute again what their layer has."""
+        return bool((self.repeated & (self.flop > 0)).any())
+
+    @property
     def total_flop(self) -> float:
         """Returns the floating-point operations of all operators together, those in loops counted by their trips."""
         return float(self.flop @ self.count)

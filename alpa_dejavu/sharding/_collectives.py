@@ -36,8 +36,17 @@ class SolvedLayer:
 
     @cached_property
     def cut(self) -> NDArray[np.int64]:
-        """Returns the mesh axes that cut each operator's result, and 0 for none at the end: sums of powers of 2."""
-        return np.array([*(strategy.cut for strategy in self.strategies), 0], dtype=np.int64)
+        """Returns the mesh axes that cut each operator's result, and 0 for none at the end: sums of powers of 2.
+
+        A broadcast that is read in parts only, as a mask along the batch, is made and kept in these parts.
+        """
+        cuts = [strategy.cut for strategy in self.strategies]
+        for place, readers in self.program.spread.items():
+            rank = self.program.operators[place].rank
+            specs = {self.strategies[reader].operand(position, rank) for reader, position in readers}
+            if len(specs) == 1:
+                cuts[place] |= sum(1 << axis for axis in axes_of(specs.pop()))
+        return np.array([*cuts, 0], dtype=np.int64)
 
     @cached_property
     def summed(self) -> NDArray[np.int64]:

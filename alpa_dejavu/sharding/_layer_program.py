@@ -167,6 +167,17 @@ class LayerProgram:
         ]
 
     @cached_property
+    def spread(self) -> dict[int, list[tuple[int, int]]]:
+        """Returns the operators that read each broadcast that stays in the layer, and at which position each does."""
+        broadcasts = (n for n, operator in enumerate(self.operators) if operator.kind == "broadcast")
+        readers: dict[int, list[tuple[int, int]]] = {n: [] for n in broadcasts if n not in self.sent}
+        for reader, reads in enumerate(self.reads):
+            for position, place, _ in reads:
+                if place in readers:
+                    readers[place].append((reader, position))
+        return readers
+
+    @cached_property
     def products(self) -> list[int]:
         """Returns the operators that are matrix products, in order."""
         return [index for index, operator in enumerate(self.operators) if operator.kind == "dot"]

@@ -117,7 +117,8 @@ def test_plan_says_what_other_schedules_would_be_worth(run):
     rows = {line.split()[0]: line for line in table.splitlines()[1:] if line.split()}
     assert " 0.0 % " in rows["1f1b"]
     assert "alpa megatron" in rows["1f1b"]
-    assert "torchtitan" in rows["zb_h1"]
+    assert "torchtitan" in rows["interleaved"]
+    assert "torchtitan" not in rows["zb_h1"], "its layers are compiled"
     assert "layers are too few for 6 stages" in result.stdout
 
 

@@ -133,7 +133,7 @@ def test_torchtitan_takes_the_settings_of_parallelism(name):
     text = written("torchtitan", OUTLINES[name])["torchtitan_plan.py"]
     (said,) = re.findall(r"^def parallelism\(\).*?(?=^def |\Z)", text, re.MULTILINE | re.DOTALL)
     names = {"ParallelismConfig": config.ParallelismConfig, "__file__": "torchtitan_plan.py"}
-    exec(compile(f"import pathlib\n{said}", "torchtitan_plan.py", "exec"), names)
+    exec(compile(said, "torchtitan_plan.py", "exec"), names)
     made = names["parallelism"]()
     assert made.pipeline_parallel_degree == OUTLINES[name].pipeline
     assert len(made.module_fqns_per_model_part) == len(OUTLINES[name].blocks)

@@ -13,10 +13,12 @@ from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.testing import check_target
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.search.runtimes import RUNTIMES
+from alpa_dejavu.planning.search.runtimes import RUNTIMES, runtimes_of
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.schedules import SCHEDULES
 from alpa_dejavu.simulation import simulate
 from alpa_dejavu.simulation.plan_times import plan_times
+from alpa_dejavu.testing import example_cluster
 from chakra_replay import COMPUTE, read_traces, replay
 from plans import example_plan, hardware
 from target_rules import RULES
@@ -55,6 +57,15 @@ def test_an_unknown_target_is_refused(tmp_path):
     with pytest.raises(ValueError, match="alpa can't run the plan: no zb_h1 there; plan with one of 1f1b"):
         export(dataclasses.replace(example_plan(), schedule="zb_h1"), "alpa", tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_torchtitan_compiles_so_that_a_plan_whose_backward_passes_are_split_is_refused_with_a_remedy(tmp_path):
+    outline = Outline(16, 8, "zb_v", 2, 1, (1, 1, 1, 1), ("none",) * 4)
+    plan = outline.plan(example_cluster(1, 4), Transformer(64, 4, 4, 256, 32, feed_forward=128))
+    assert runtimes_of(plan)["torchtitan"] == "no zb_v there, as torch.compile goes with no split backward passes"
+    why = "torchtitan can't run the plan: no zb_v there, as torch.compile .* plan with one of 1f1b, gpipe, interleaved"
+    with pytest.raises(ValueError, match=why):
+        export(plan, "torchtitan", tmp_path)
 
 
 SIZES = Transformer(64, 4, 4, 256, 32, feed_forward=128, train_last=1)

@@ -6,6 +6,8 @@ from alpa_dejavu.exports import TARGETS, import_plan
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import Offload
+from alpa_dejavu.schedules import named_schedule
+from alpa_dejavu.schedules.schedule_file import schedule_text
 from alpa_dejavu.testing import example_cluster
 
 JOB = """\
@@ -187,8 +189,13 @@ def written(outline, tmp_path):
 
 
 def test_the_function_that_is_written_is_read_back(tmp_path):
+    text = written(Outline(32, 4, "1f1b", 2, 1, (3, 5), ("layer", "layer"), 2), tmp_path)
     outline = Outline(32, 4, "zb_h1", 2, 1, (3, 5), ("layer", "layer"), 2)
-    text = written(outline, tmp_path)
+    loaded = """pipeline_parallel_schedule_csv=str(pathlib.Path(__file__).with_name("schedule.csv")),"""
+    named = "pipeline_parallel_schedule='1F1B',"
+    assert named in text
+    text = text.replace("from torchtitan", "import pathlib\nfrom torchtitan", 1).replace(named, f"{named} {loaded}")
+    (tmp_path / "schedule.csv").write_text(schedule_text(named_schedule("zb_h1", 2, 4)))
     assert read(tmp_path, text, 4, SIZES, "torchtitan_plan.py").outline == outline
     assert "compile=CompileConfig(enable=True)" in text
     foreign = read(tmp_path, text, 4, name="torchtitan_plan.py")
@@ -204,7 +211,7 @@ def test_the_function_that_is_written_is_read_back(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("import pathlib", "import pathlib\nconfig.x = 1", "line 12: it may change what is planned; leave it out"),
+        ("import Trainer\n", "import Trainer\nconfig.x = 1\n", r"line \d+: it may change what is planned; leave it"),
         ("    spec = model_spec()", "    other()", r"line \d+: it may change what is planned"),
         ("hidden_dim=128", "hidden_dim=width(64)", r"line \d+: layers.hidden_dim of .* is 'width', but must be a num"),
         ("hidden_dim=128", "hidden_dim=128, bias=True", r"line \d+: layers.bias of .* is True, but must be None"),

@@ -118,3 +118,15 @@ def test_what_would_fit_leaves_the_margin_of_the_plan_free():
     assert not lacking(halved)
     assert not fits(halved, estimator.cluster)
     assert "micro-batch" not in {setting.what for setting in other_settings(plan)}
+
+
+@pytest.mark.parametrize(
+    ("framework", "said"),
+    [("megatron", "recompute full or micro-batch 1"), ("torchtitan", "recompute selective or ZeRO-3 or micro-batch 1")],
+)
+def test_what_would_fit_is_what_the_framework_can_run(framework, said):
+    outline = Outline(32, 4, "1f1b", 4, 1, (16, 16), ("none",) * 2, 2)
+    plan = outline.plan(named_cluster("dgx-h100", 1), transformer_size("llama-3-8b"))
+    by = PricedBy(runtime=framework, runs_on=framework, margin=0.0)
+    plan = dataclasses.replace(plan, priced_by=by, step_s=1.0)
+    assert what_fits(plan, PlanEstimator(plan)) == f"tried, and enough: {said} x 8 x data 4"

@@ -163,16 +163,22 @@ def test_who_can_run_a_plan_is_said():
     plain, folded = (dataclasses.replace(plan, layer_option="manual") for plan in (traced, folded))
     others = {"maxtext": "no 1f1b in a pipeline there", "galvatron": "3 stages aren't a power of two"}
     assert runtimes_of(plain) == {**dict.fromkeys(RUNTIMES, ""), **others}
-    assert [name for name, why in runtimes_of(folded).items() if not why] == ["torchtitan"]
+    assert [name for name, why in runtimes_of(folded).items() if not why] == []
+    assert runtimes_of(folded)["torchtitan"] == "no zb_v there, as torch.compile goes with no split backward passes"
     shared = dataclasses.replace(plain, stages=tuple(dataclasses.replace(stage, zero=3) for stage in plain.stages))
     assert runtimes_of(shared)["deepspeed"] == "stage 0 has ZeRO-3 in a pipeline"
     last = dataclasses.replace(plain.stages[-1], remat="layer")
     unlike = dataclasses.replace(plain, stages=(*plain.stages[:-1], last))
     assert runtimes_of(unlike)["megatron"] == "stages 0 and 2 have unlike remat"
     assert not runtimes_of(unlike)["deepspeed"]
+    own = (*(dataclasses.replace(stage, own_remat=True) for stage in plain.stages[:-1]), plain.stages[-1])
+    assert not runtimes_of(dataclasses.replace(plain, stages=own))["megatron"], "a head has no remat of the model's own"
     unmendable = dataclasses.replace(unlike, layer_option=traced.layer_option)
     assert runtimes_of(unmendable)["megatron"] == runtimes_of(traced)["megatron"], "no other plan would do"
-    assert "zb_v" in schedules_of("torchtitan")
+    for name, limits in RUNTIMES.items():
+        assert not any(schedule_form(schedule).splits for schedule in limits.schedules), name
+    with pytest.raises(ValueError, match=r"torchtitan has: 1f1b, gpipe, interleaved \(no zb_v there, as torch.compile"):
+        check_schedule_of("torchtitan", "zb_v")
     with pytest.raises(ValueError, match="schedule is 'zb_v', but must be one that megatron has: 1f1b, interleaved"):
         check_schedule_of("megatron", "zb_v")
     with pytest.raises(ValueError, match="runtime is 'horovod', but must be one of 'alpa'"):
@@ -187,7 +193,7 @@ def test_a_better_schedule_is_said_beside_a_plan_for_alpa():
     assert found.schedule == "1f1b"
     best = min(made(name, (1.0,) * 8, 4, 4).plan.step_s for name in ("zb_h1", "zb_v", "interleaved"))
     note = found.notes[-1]
-    assert "which Alpa hasn't, but torchtitan" in note
+    assert "which Alpa hasn't, would make" in note
     assert f"{100 * (1 - best / found.step_s):.0f} % shorter" in note
 
 

@@ -77,7 +77,11 @@ def test_shares_of_memory_are_those_of_its_tensors_one_by_one(model, level):
         (solver,) = solvers_on([program], mesh, OPTIONS)
         place = np.unravel_index(solver.costs.argmin(), solver.costs.shape)
         (layer,) = layer_shardings(solver, *map(int, place), [level])
-        cuts = [{axis for axes in strategy.output for axis in axes} for strategy in solver.strategies(*map(int, place))]
+        strategies = solver.strategies(*map(int, place))
+        cuts = [{axis for axes in strategy.output for axis in axes} for strategy in strategies]
+        for index, operator in enumerate(program.operators):
+            if operator.name == "select" and program.operators[operator.operands[0]].kind == "broadcast":
+                cuts[operator.operands[0]] = cuts[index]  # a mask is made in the parts that a choice by it takes
 
         def device_bytes(index, num_bytes, cuts=cuts):
             return num_bytes / np.prod([mesh.shape[axis] for axis in cuts[index]])

@@ -68,6 +68,31 @@ def test_data_parallel_devices_divide_the_batch_and_add_up_all_gradients_once():
     assert apart.memory().activations[0, -1] == pytest.approx(1 / 4, rel=0.05)
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_replicas_divide_a_mask_that_is_broadcast_along_the_batch(batched):
+    """A choice keeps its mask for the backward pass, spread out to what it chooses from; each replica has its part."""
+
+    def masked(batch_size):
+        def step(weight, batch):
+            def loss(weight):
+                x = batch @ weight
+                shape = (*batch.shape[:1], 1, HIDDEN, HIDDEN) if batched else (HIDDEN, HIDDEN)
+                mask = jnp.broadcast_to(jnp.tril(jnp.ones((HIDDEN, HIDDEN), bool)), shape)
+                scores = jnp.where(mask, jnp.einsum("bhqd,bhkd->bhqk", x, x), -1e9)
+                return jnp.square(jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores), x)).mean()
+
+            return weight - 0.1 * jax.grad(loss)(weight)
+
+        return step, (jnp.zeros((8, 8)), jnp.zeros((batch_size, 2, HIDDEN, 8)))
+
+    whole = model_of_step(trace(masked, batch=BATCH), 1)
+    for replicas in (2, 8):
+        apart = on(replicas, 1, of=whole)
+        assert apart.memory().activations[0, 0] == pytest.approx(1 / replicas, rel=0.01)
+        moved = apart.operators("forward")[0].written_bytes.sum() / whole.layers[0].forward.written_bytes.sum()
+        assert moved == pytest.approx(1 / replicas, rel=0.05)
+
+
 def test_tensor_parallel_devices_add_up_once_a_block_in_each_pass():
     along = on(1, 2)
     activation = BATCH * HIDDEN * 4

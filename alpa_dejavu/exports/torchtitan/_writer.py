@@ -10,7 +10,7 @@ from alpa_dejavu.exports._target import Files
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import Plan
-from alpa_dejavu.schedules import named_schedule
+from alpa_dejavu.schedules import kind_name, named_schedule
 from alpa_dejavu.schedules.schedule_file import schedule_text
 
 RELEASE = "torchtitan 0.3.0"
@@ -18,7 +18,7 @@ NAMES = {
     "1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb_v": "ZBVZeroBubble",
     "dualpipe_v": "DualPipeV",
 }  # fmt: skip
-"""Schedules that PyTorch has by a name; others are loaded from the CSV."""
+"""Schedules that PyTorch has by a name; configurations load others from a CSV. Those that split aren't written."""
 CONVERTERS = {
     "float8": ("Float8", "float8", 'recipe_name="tensorwise"', 'filter_fqns=["lm_head"]'),
     "mxfp8": ("MXFP8", "mx", 'fqns=["layers"]'),
@@ -106,8 +106,4 @@ def _stages(outline: Outline) -> str:
     parts = (pprint.pformat(part, width=96, compact=True).splitlines() for part in module_names(outline.blocks))
     listed = "\n".join(" " * 12 + ("\n" + " " * 12).join(lines) + "," for lines in parts)
     text = filled("torchtitan_stages", parts=listed, outline=outline)
-    name = NAMES.get(outline.schedule.partition("_")[0] if "interleaved" in outline.schedule else outline.schedule)
-    if name is not None:
-        return text + filled("torchtitan_named", name=name)
-    places = "ZBVZeroBubble" if outline.chunks > 1 else "1F1B"
-    return text + filled("torchtitan_loaded", name=places, schedule=outline.schedule)
+    return text + filled("torchtitan_named", name=NAMES[kind_name(outline.schedule)])

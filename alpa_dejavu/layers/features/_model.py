@@ -89,7 +89,8 @@ def _recomputes(backward: core.Jaxpr, after_forward: Operators) -> bool:
     """Whether a backward pass, given also as operators after the forward pass, computes a part of that again."""
     if (after_forward.repeated & after_forward.is_product).any():
         return True
-    return any(not primitives_in(equation).isdisjoint(CHECKPOINTS) for equation in backward.eqns)
+    checkpoints = any(not primitives_in(equation).isdisjoint(CHECKPOINTS) for equation in backward.eqns)
+    return checkpoints and after_forward.repeats
 
 
 @functools.lru_cache(maxsize=1024)

@@ -13,9 +13,10 @@ from typing import Any
 from alpa_dejavu.costs.memory_margin import UNMEASURED
 from alpa_dejavu.planning.given.figures import batch_text
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
+from alpa_dejavu.planning.search.runtimes import hindrances, limits_of
 from alpa_dejavu.plans.stage_rows import kept_text
 from alpa_dejavu.plans.table import lacking
-from alpa_dejavu.problem import REMAT, Cluster, NoPlanError, Plan
+from alpa_dejavu.problem import REMAT, Cluster, NoPlanError, Plan, PricedBy
 
 __all__ = ["fits", "what_fits"]
 
@@ -32,10 +33,13 @@ def fits(plan: Plan, cluster: Cluster) -> bool:
 
 def what_fits(plan: Plan, estimator: PlanEstimator) -> str:
     """Returns the least changes by which a plan fits into its devices' memory, each by itself, else all of them
-    together; or that none of these is enough. Each was tried.
+    together; or that none of these is enough. Each was tried, but for what the plan's framework can't run.
     """
+    hindered = _whys(plan)
 
     def estimated(changed: Plan) -> Plan | None:
+        if _whys(changed) - hindered:
+            return None
         try:
             return estimator.estimate(changed).plan
         except (NoPlanError, ValueError):  # a framework, or devices of one, may not have it
@@ -55,6 +59,16 @@ def what_fits(plan: Plan, estimator: PlanEstimator) -> str:
             most = changed if priced else most
     not_enough = "tried, and not enough: recompute, ZeRO and smaller micro-batches; `alpa-dejavu plan` tries more"
     return f"tried, and enough: {' or '.join(enough)}" if enough else not_enough
+
+
+def _whys(plan: Plan) -> set[str]:
+    """Returns why the framework that a plan is priced for can't run it; none where its limits aren't known."""
+    by = plan.priced_by or PricedBy()
+    framework = by.runs_on or by.runtime
+    limits = limits_of(framework)
+    # Whether Alpa runs it is told by what it was priced with, and hinders no other framework.
+    apart = dataclasses.replace(plan, runs_on_alpa=True)
+    return set() if limits is None else {hindrance.why for hindrance in hindrances(apart, framework, limits)}
 
 
 def _changed(plan: Plan, kind: str) -> Iterator[Plan]:

@@ -94,7 +94,8 @@ def with_better_schedules(plan: Plan, chosen: Chosen) -> Plan:
         saved, name = 1 - best.step_s / own.step_s, best.run.schedule
         if saved >= _WORTH:
             runtimes = " and ".join(runtimes_with(name))
-            whose = "which Alpa has" if of_alpa else f"which Alpa hasn't, but {runtimes}"
+            others_have = f", but {runtimes}" if runtimes else ""
+            whose = "which Alpa has" if of_alpa else f"which Alpa hasn't{others_have}"
             notes.append(
                 f"the schedule {name}, {whose}, would make a step on the same submeshes {100 * saved:.0f} % shorter"
             )

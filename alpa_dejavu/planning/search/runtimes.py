@@ -18,7 +18,7 @@ from alpa_dejavu.plans.outline import DEGREES
 from alpa_dejavu.plans.stage_rows import recomputed_text, zero_name, zero_text
 from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, MeshConfig, Offload, Plan, StagePlan
 from alpa_dejavu.problem.limits import MOST_LAYERS
-from alpa_dejavu.problem.run import ALPA_SCHEDULES
+from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
 from alpa_dejavu.schedules import kind_name
 
 
@@ -28,6 +28,7 @@ class Runtime:
     """A training framework, as far as it limits which plans it can run."""
 
     schedules: tuple[str, ...] = ("1f1b",)  # the names of the schedules that it has, as far as its repository says
+    compiled: bool = False  # whether it compiles layers or attention, so that no schedule splits backward passes
     unlike_submeshes: bool = False  # whether stages may have unlike numbers of devices, logical meshes or offloads
     unlike_remat: bool = True  # whether some stages may compute activations again and others not
     unlike_zero: bool = False  # whether stages may have unlike ZeRO levels
@@ -65,6 +66,13 @@ class Runtime:
     def has(self, schedule: str) -> bool:
         """Returns whether it has the schedule of a name, or of its kind; ValueError if there is none of that name."""
         return kind_name(schedule) in self.schedules
+
+    def why_no_schedule(self, schedule: str) -> str:
+        """Returns why it hasn't a schedule; empty if it has."""
+        if self.has(schedule):
+            return ""
+        split = self.compiled and schedule_form(schedule).splits
+        return f"no {schedule} there{', as torch.compile goes with no split backward passes' * split}"
 
     def zero_of(self, num_stages: int) -> tuple[int, ...]:
         """Returns the ZeRO levels that the stages of a plan of so many stages may have."""
@@ -235,7 +243,8 @@ RUNTIMES = {
         sharing=("context_parallel", "expert_parallel"),
         whole_experts=True,
         remat=("none", "selective", "layer"),
-        schedules=("1f1b", "gpipe", "interleaved", "zb_h1", "zb_v", "v_half", "v_min", "dualpipe_v"),
+        schedules=("1f1b", "gpipe", "interleaved"),
+        compiled=True,
         unlike_remat=False,
         offload=(OFFLOADED[:3],),
         trains={"gather": ("", "fp8")},  # jobs of earlier releases may gather in 8 bits
@@ -328,8 +337,8 @@ def check_schedule_of(runtime: str, schedule: str) -> None:
     if runtime in RUNTIMES and not RUNTIMES[runtime].has(schedule):
         has = ", ".join(schedules_of(runtime))
         raise ValueError(
-            f"schedule is {schedule!r}, but must be one that {runtime} has: {has}; give one of these, or leave the "
-            "runtime out"
+            f"schedule is {schedule!r}, but must be one that {runtime} has: {has} "
+            f"({RUNTIMES[runtime].why_no_schedule(schedule)}); give one of these, or leave the runtime out"
         )
 
 
@@ -354,8 +363,8 @@ class Hindrance:
 def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
     """Yields the reasons why a training framework of a name can't run a plan, by what it can run."""
     again = f"plan again with --for {name}"
-    if not limits.has(plan.schedule):
-        yield Hindrance(f"no {plan.schedule} there", f"plan with one of {', '.join(limits.schedules)}")
+    if lacking := limits.why_no_schedule(plan.schedule):
+        yield Hindrance(lacking, f"plan with one of {', '.join(limits.schedules)}")
     divided = [n for n, stage in enumerate(plan.stages) if not stage.plain]
     other_reason = plan.schedule not in ALPA_SCHEDULES or plan.offloads or plan.streams or divided
     if not plan.runs_on_alpa and (plan.strategy or not other_reason):
@@ -403,7 +412,8 @@ def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
         ]
         for allowed, unlike, what in (
             (limits.unlike_submeshes, meshes[0] != meshes[1], "meshes"),
-            (limits.unlike_remat, first.remat_text != stage.remat_text, "remat"),
+            # The model's own remat is no choice of a plan: a stage of the head alone has none.
+            (limits.unlike_remat, (first.remat, first.remat_share) != (stage.remat, stage.remat_share), "remat"),
             (limits.unlike_zero, first.zero != stage.zero, "ZeRO levels"),
         ):
             if unlike and not allowed and what not in told:
