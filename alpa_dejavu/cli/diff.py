@@ -157,7 +157,8 @@ def _estimators(
 
 def _step_s(estimator_of: Callable[[PricedBy | None, str], PlanEstimator], refused: list[str], plan: Plan) -> float:
     """Seconds by what the plan was priced by; why it can't be estimated is noted."""
-    by, chosen = plan.priced_by, ("latency", "communication", "calibration", "runtime", "attention")
+    by = plan.priced_by
+    chosen = "latency", "communication", "calibration", "runtime", "attention", "sequence_parallel"
     estimator = estimator_of(by and PricedBy(**{name: getattr(by, name) for name in chosen}), plan.model)
     try:
         step_s = estimator.estimate(plan).plan.step_s

@@ -10,7 +10,7 @@ from typing import Any, final
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.host_classes import summary_of
-from alpa_dejavu.costs.runtime import ALPA, runtime_names, runtime_profile
+from alpa_dejavu.costs.runtime import ALPA, runtime_names
 from alpa_dejavu.exports._target import Foreign, Target
 from alpa_dejavu.exports._targets import SOURCES
 from alpa_dejavu.layers.models import Transformer
@@ -19,10 +19,7 @@ from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search.models.named_model import sized_transformer
 from alpa_dejavu.problem import Cluster, PricedBy
 
-_UNDIVIDED = (
-    "norms and residuals are priced whole on each tensor-parallel device, as without sequence parallelism; `estimate` "
-    "of the plan's file divides them"
-)
+_UNDIVIDED = "norms and residuals are priced whole on each tensor-parallel device, as without sequence parallelism"
 
 
 @final
@@ -70,15 +67,12 @@ def import_plan(
     assert foreign.model is not None, "it was asked for"
     plan = foreign.outline.plan(machines, foreign.model)
     runtime = target.name if target.name in runtime_names() else ALPA.name
-    plan = dataclasses.replace(plan, priced_by=PricedBy(runs_on=target.name, runtime=runtime))
+    pricing = PricedBy(runs_on=target.name, runtime=runtime, sequence_parallel=foreign.sequence_parallel)
+    plan = dataclasses.replace(plan, priced_by=pricing)
     choices = {**foreign.priced_by, **{name: value for name, value in priced_by.items() if value is not None}}
-    described, otherwise = None, foreign.otherwise
-    if not foreign.sequence_parallel:
-        chosen = runtime_profile(choices.get("runtime") or runtime).name
-        micro_batch = foreign.outline.batch // foreign.outline.num_micro_batches
-        described = sized_transformer(foreign.model.text, chosen, micro_batch, choices.get("attention") or "", False)
-        otherwise = otherwise if described is None else (*otherwise, _UNDIVIDED)
-    estimator = PlanEstimator(plan, described, machines, **choices)
+    estimator, otherwise = PlanEstimator(plan, None, machines, **choices), foreign.otherwise
+    if not foreign.sequence_parallel and sized_transformer(plan.model, estimator.prices.models.runtime.name, 1):
+        otherwise = (*otherwise, _UNDIVIDED)
     by, hardware = estimator.prices.named(plan.priced_by), summary_of(estimator.cluster)
     result = estimator.estimate(dataclasses.replace(plan, priced_by=by, hardware=hardware))
     noted = dataclasses.replace(result.plan, notes=(*otherwise, *result.plan.notes))

@@ -168,6 +168,7 @@ def _pricing(by: PricedBy | None) -> dict[str, str]:
     runtime, _, overlap = by.runtime.partition("+")
     return {
         "runtime": runtime, "overlap": overlap or "the runtime's", "attention": by.attention or "the runtime's",
+        "sequence parallel": "yes" if by.sequence_parallel else "no",
         **{f"{name} model" if name != "calibration" else name: getattr(by, name) or "none" for name in _MODELS},
     }  # fmt: skip
 
@@ -181,7 +182,7 @@ def _priced_between(first: PricedBy | None, second: PricedBy | None, names: Coll
     return dataclasses.replace(
         first, runtime=f"{runtime}+{overlap}" if overlap else runtime, attention=of["attention"].attention,
         latency=of["latency model"].latency, communication=of["communication model"].communication,
-        calibration=of["calibration"].calibration,
+        calibration=of["calibration"].calibration, sequence_parallel=of["sequence parallel"].sequence_parallel,
     )  # fmt: skip
 
 

@@ -153,6 +153,7 @@ class PricedBy:
         layers, micro_batches: how many of them were asked for; "auto": the search chose.
         offload: where stages could offload what they keep: "none", "cpu", "nvme" or "auto".
         attention: how attention was to be priced and kept, "fused" or "plain"; empty: as the training framework has it.
+        sequence_parallel: whether tensor-parallel devices divide norms and residuals, where the framework does that.
         jax: the version that models are traced by; empty: not known.
     """
 
@@ -176,6 +177,7 @@ class PricedBy:
     replicas: Rare[Annotated[Size, stated("a whole number of replicas that each stage had at least")]] = 1
     runs_on: Rare[Annotated[str, stated("text: the training framework whose rules plans were restricted to")]] = ""
     attention: Rare[Annotated[str, chosen(("", "fused", "plain")), stated('"fused", "plain" or empty')]] = ""
+    sequence_parallel: Rare[Annotated[bool, stated("true, or false of norms and residuals that are whole")]] = True
     jax: Rare[Annotated[str, stated("text: the version of jax that models are traced by")]] = ""
 
     @property

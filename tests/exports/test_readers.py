@@ -9,10 +9,12 @@ import pytest
 
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters.figures import write_cluster
-from alpa_dejavu.exports import TARGETS, import_plan, read_model
+from alpa_dejavu.exports import TARGETS, export, import_plan, read_model
 from alpa_dejavu.layers.models import Transformer, transformer_size
+from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
+from alpa_dejavu.plans import plan_changes
 from alpa_dejavu.plans.outline import Outline
-from alpa_dejavu.plans.plan_file import read_plan
+from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import Offload
 from alpa_dejavu.testing import example_cluster
 
@@ -418,6 +420,19 @@ def test_tensor_parallelism_is_priced_as_it_divides_norms_and_residuals(tmp_path
     assert more >= 2 * 4 * 4 * (2 * 16 * 64 * 2) / 2
     assert plans["whole"].notes[0].startswith("norms and residuals are priced whole on each tensor-parallel device")
     assert not any("sequence parallelism" in note for note in plans["shared"].notes)
+    written = read_plan(write_plan(plans["whole"], tmp_path / "plan.json"))
+    again = PlanEstimator(written, cluster=example_cluster(1, 4), cache=False).estimate(written).plan
+    assert again.step_s == plans["whole"].step_s
+    assert again.stages[0].memory_bytes == plans["whole"].stages[0].memory_bytes
+    assert list(plan_changes.changes(written, plans["shared"])) == [("sequence parallel", "no", "yes")]
+    halfway = plan_changes.between(written, plans["shared"], ["sequence parallel"])
+    assert not list(plan_changes.changes(plans["shared"], halfway))
+    for name, plan in plans.items():
+        export(plan, "megatron", tmp_path / name)
+        assert ("--sequence-parallel" in (tmp_path / name / "run_megatron.sh").read_text()) == (name == "shared")
+        export(plan, "torchtitan", tmp_path / name)
+        text = (tmp_path / name / "torchtitan_plan.py").read_text()
+        assert ("enable_sequence_parallel=False" in text) == (name == "whole")
 
 
 def test_sizes_as_text_are_the_sizes_again():

@@ -65,6 +65,19 @@ def test_what_overlaps_is_a_setting_where_the_framework_can_say_it(framework, be
     assert "overlap" not in {setting.what for setting in other_settings(overlap.plan)}
 
 
+def test_settings_are_priced_without_sequence_parallelism_where_the_plan_has_none():
+    plan = slow()
+    by = dataclasses.replace(plan.priced_by, sequence_parallel=False)
+    asked = dataclasses.replace(plan, priced_by=by)
+    whole = PlanEstimator(asked).estimate(asked).plan
+    settings, shared = ({other.what: other for other in other_settings(either)} for either in (whole, plan))
+    assert settings["recompute"].plan.priced_by == by
+    assert settings["recompute"].memory_bytes > shared["recompute"].memory_bytes
+    assert settings["tensor"].plan.step_s == pytest.approx(shared["tensor"].plan.step_s)  # nothing is divided any more
+    assert settings["overlap"].value == "the runtime's"
+    assert "sequence parallel" not in shared
+
+
 def test_a_plan_says_what_its_step_would_take_with_products_in_pieces():
     def notes(**choices):
         return [note for note in slow(remat=("none",), **choices).notes if "--overlap tensor would take" in note]

@@ -47,7 +47,7 @@ def megatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
     own = {"train-iters": "100", "lr": "1e-4", "mock-data": None, "tokenizer-type": "NullTokenizer"}
     text += _array("DISTRIBUTED", processes, f"  {_WHERE}\n") + "\n"
     text += commented(["The model, by the sizes that were planned for."]) + _array("MODEL", size_arguments(sizes))
-    rows = _plan_rows(outline, sizes, _hidden(plan))
+    rows = _plan_rows(outline, sizes, plan)
     arguments = {name: value for _, row in rows for name, value in row.items()}
     text += "\n" + commented(why for why, _ in rows if why) + _array("PLAN", arguments)
     text += "\n" + commented(["Yours: what follows trains on made-up tokens."]) + _array("OWN", own)
@@ -62,11 +62,12 @@ def _hidden(plan: Plan) -> str:
     return runtime_profile(plan.priced_by.runtime).overlap.kind
 
 
-def _plan_rows(outline: Outline, sizes: Transformer, hidden: str) -> list[tuple[str, dict[str, str | None]]]:
+def _plan_rows(outline: Outline, sizes: Transformer, plan: Plan) -> list[tuple[str, dict[str, str | None]]]:
     """Returns Megatron's arguments for a plan in rows: what they stand for, and the arguments by name; None: without a
-    value. `hidden` is what devices do while they compute, as a kind of overlap.
+    value.
     """
-    again, remat = max(outline.again), outline.remat[0]
+    again, remat, hidden = max(outline.again), outline.remat[0], _hidden(plan)
+    divided = plan.priced_by is None or plan.priced_by.sequence_parallel
     if outline.remat_share < 1 and outline.again != tuple(min(again, number) for number in outline.blocks):
         raise ValueError(
             f"stages compute {', '.join(map(str, outline.again))} blocks again, but Megatron does with the same number "
@@ -89,7 +90,7 @@ def _plan_rows(outline: Outline, sizes: Transformer, hidden: str) -> list[tuple[
          "that predicts a further token, L the loss; | ends a stage, and entry a * PP + b is virtual stage a of "
          "pipeline rank b.", {LAYOUT: layout_of(outline.blocks, sizes.predicted)}),
         (True, "", {"micro-batch-size": str(outline.micro_batch), "global-batch-size": str(outline.batch)}),
-        (outline.tensor_parallel > 1, "", {"sequence-parallel": None}),
+        (outline.tensor_parallel > 1 and divided, "", {"sequence-parallel": None}),
         (outline.degrees != DEGREES, "Context and expert parallel devices are among the data parallel ones, as the "
          "plan has them; instances of the distributed optimizer are the groups whose devices share what ZeRO shares.", {
             argument: str(value) for name, argument in DEGREE_ARGUMENTS.items()

@@ -62,7 +62,7 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
     if not is_llama:
         lines += ["torchtitan 0.3.0 has no model of this kind: register yours, and have model_spec() return it."]
     compiled = plan.priced_by is None or plan.priced_by.runtime.partition("+")[0] != "fsdp"
-    pipelined = outline.pipeline > 1
+    pipelined, whole = outline.pipeline > 1, plan.priced_by is not None and not plan.priced_by.sequence_parallel
     shared = (outline.sharded or outline.data_parallel) if outline.zero else 1
     return commented(lines) + filled(
         "torchtitan_plan",
@@ -72,6 +72,7 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
         replicate=outline.data_parallel // shared,
         shard=shared // outline.context_parallel if outline.zero else 1,
         reshard="always" if outline.zero == 3 else "never",
+        whole="\n        enable_sequence_parallel=False," if whole else "",
         stages=_stages(outline) if pipelined else "",
         passes=", in one pass through the pipeline" if pipelined else "",
         local_batch=outline.micro_batch * (outline.num_micro_batches if pipelined else 1),

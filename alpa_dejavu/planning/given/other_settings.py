@@ -74,7 +74,7 @@ def other_settings(
         if any(hindrances(dataclasses.replace(other, runs_on_alpa=True), framework, RUNTIMES[framework])):
             continue
         try:
-            if other.priced_by not in estimators:  # another overlap
+            if other.priced_by not in estimators:  # another overlap, or sequence parallelism
                 estimators[other.priced_by] = PlanEstimator(other, calibration=calibration)
             estimated = estimators[other.priced_by].estimate(other).plan
         except (NoPlanError, ValueError):
@@ -127,7 +127,11 @@ def _changed(plan: Plan, outline: Outline, limits: Runtime) -> Iterator[Plan]:
     assert plan.priced_by is not None, "it was asked for"
     runtime, _, overlap = plan.priced_by.runtime.partition("+")
     profiles = [runtime] if overlap else []
-    in_pieces = limits.in_pieces and outline.tensor_parallel > 1 and overlap != "tensor"
+    divided = plan.priced_by.sequence_parallel
+    in_pieces = limits.in_pieces and outline.tensor_parallel > 1 and overlap != "tensor" and divided
+    if not divided:
+        sequence = dataclasses.replace(plan.priced_by, sequence_parallel=True)
+        yield dataclasses.replace(plan, priced_by=sequence)
     for profile in (*profiles, *([f"{runtime}+tensor"] if in_pieces else [])):
         priced_by = dataclasses.replace(plan.priced_by, runtime=profile)
         yield between(plan, dataclasses.replace(plan, priced_by=priced_by), ["overlap"])

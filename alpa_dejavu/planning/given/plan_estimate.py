@@ -122,7 +122,7 @@ class PlanEstimator:
         self._attention = by.attention if attention is None else attention
         self._source = model_source(
             chosen, plan.batch, (plan.num_micro_batches,), cache, self._clock.lap, profile.name,
-            attention_on(self.cluster, profile.name, self._attention),
+            attention_on(self.cluster, profile.name, self._attention), by.sequence_parallel,
         )  # fmt: skip
 
     def estimate(self, plan: Plan) -> PlanningResult:

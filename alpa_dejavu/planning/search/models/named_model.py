@@ -143,6 +143,7 @@ def model_source(
     lap: Callable[[str], None] = lambda name: None,
     runtime: str = "",
     attention: str = "",
+    sequence_parallel: bool = True,
 ) -> ModelSource:
     """Returns the source of a model that is planned for a batch which may be cut into so many micro-batches.
 
@@ -156,6 +157,7 @@ def model_source(
             so, and it isn't traced.
         attention: "fused" or "plain": how attention is priced and kept; empty: as the framework has it, which for Alpa
             and plain JAX is as XLA compiles what is written.
+        sequence_parallel: as for `sized_transformer`.
 
     Raises:
         ValueError: layers are given, and several numbers of micro-batches.
@@ -165,7 +167,7 @@ def model_source(
     if not isinstance(model, Model):
         first = batch // counts[-min(len(counts), 2)]
         kept = chosen_cache(cache)
-        described = sized_transformer(model, runtime, first, attention, cache=kept)
+        described = sized_transformer(model, runtime, first, attention, sequence_parallel, kept)
         usual = "fused" if _execution(runtime) else PLAIN
         divided = runtime.partition("+")[0] in _DIVIDES_TOKENS
         return described or TracedModel(model, first, kept, lap, attention or usual, divided)
