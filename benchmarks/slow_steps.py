@@ -42,7 +42,7 @@ FAULTS = (
 )  # fmt: skip
 ALSO_RIGHT = {"loading data": {"a gap in which nothing runs"}}
 SIZES = {"hidden": 256, "blocks": 4, "heads": 4, "length": 256, "batch": 8, "ranks": 2}
-NEIGHBOURS: dict[str, dict[str, int]] = {
+NEIGHBOURS: dict[str, dict[str, Any]] = {
     "the traced step": {}, "twice the batch": {"batch": 16}, "twice as deep": {"blocks": 8},
     "twice as wide": {"hidden": 512, "heads": 8}, "one rank": {"ranks": 1, "batch": 4},
 }  # fmt: skip

@@ -118,12 +118,12 @@ class Chooser(abc.ABC):
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
         """Returns the candidate plans for a task that are worth comparing, the best first; none if nothing fits."""
 
-    def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """Returns the best plan on the task's cluster, a part of that of the candidates, with as many layers as the
-        first of them, at whose shape the search may begin; None if nothing fits, or stages make no plan on another
+    def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> list[Candidate]:
+        """Returns the best plans on the task's cluster, a part of that of the candidates, with as many layers as the
+        first of them, at whose shape the search may begin; none if nothing fits, or stages make no plan on another
         cluster.
         """
-        return None
+        return []
 
 
 @final

@@ -23,6 +23,7 @@ from alpa_dejavu.planning.given._annotations import (
     with_unused_hosts,
 )
 from alpa_dejavu.planning.given.footing import footings
+from alpa_dejavu.planning.search._candidate import host_names
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
 from alpa_dejavu.planning.search.uncertainty import assumed_spread
 from alpa_dejavu.planning.task import Clock, Found
@@ -81,12 +82,40 @@ def test_of_unlike_hosts_the_plan_with_the_shortest_expected_step_is_chosen():
     (note,) = result.plan.notes
     own, its = units.seconds(result.plan.expected_s), units.seconds(both.plan.step_s)
     assert note.startswith(
-        f"chosen by its expected step, {own}, as hosts are unlike; another iterates in {its}, but is expected to take "
+        f"plans on unlike hosts are chosen by their expected step, here {own}; another plan (2 stages, "
     )
+    assert f") has a shorter iteration time, {its}, but an expected step of " in note
     stages = given_stages(both.plan)
     its_s = estimate(model, unlike.cluster(hosts), Run(16), stages, latency="analytic", communication="alpha-beta").plan
     assert its_s.expected_s > alone.expected_s
     assert both.why.endswith("% faster, but its expected step is longer")
+
+
+def test_of_unlike_hosts_those_of_each_kind_alone_are_planned_for_too(tmp_path):
+    """The plan of the faster host alone isn't among those that the search over both looks at."""
+    file = tmp_path / "unlike.yaml"
+    file.write_text(
+        "version: 1\nname: unlike\nhosts: [{name: a, machine: dgx-h100}, {name: b, machine: dgx-a100, devices: 4}]\n"
+        "links: [{from: '*', to: '*', shares: ['{from} sends', '{to} receives'], "
+        "latency_s: {value: 50, unit: us, source: made up}, bytes_per_s: {value: 10, unit: Gbit/s, source: made up}}]"
+    )
+    both = named_cluster(str(file))
+    made, alone = (plan_model("llama-3-8b", where, batch=128).plan for where in (both, both.part([0])))
+    assert made.expected_s == pytest.approx(alone.expected_s, rel=1e-9)
+    assert [stage.layers for stage in made.stages] == [stage.layers for stage in alone.stages]
+    (note,) = [note for note in made.notes if note.startswith("b is left unused: the best plan found that uses all")]
+    assert note.endswith(f" by its expected step, this one {units.seconds(made.expected_s)}")
+    assert float(note.split("takes ")[1].split(" s by")[0]) > made.expected_s
+
+
+def test_so_they_are_after_the_loss_of_a_host():
+    model = chain(8, flop=1e9, parameter_bytes=1e6, activation_bytes=1e6, exchanged=(3e7,))
+    hosts = unlike.host("a", devices=4), unlike.host("b", 0.6e12, devices=1), unlike.host("c", 0.7e12, devices=1)
+    three, two = (task_of(model, unlike.cluster(some), 4, Run(16)) for some in (hosts, hosts[:2]))
+    before = three.chooser.choose(three, Clock()).candidates
+    again = [host_names(candidate) for candidate in three.chooser.again(two, before, Clock())]
+    assert {host for on in again[0] for host in on} == {"a", "b"}
+    assert any({host for on in names for host in on} == {"a"} for names in again)
 
 
 def test_no_two_of_the_next_best_read_alike():

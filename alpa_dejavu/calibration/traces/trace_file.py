@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
+import warnings
 import zlib
 from collections.abc import Sequence
 from typing import Any, Literal, final
@@ -174,23 +175,29 @@ def _read_xplane(path: pathlib.Path) -> StepTrace:
         planes = list(reader.from_serialized_xspace(path.read_bytes()).planes)
     except Exception as error:  # the reader's own errors have no type in common
         raise ValueError(f"{path} is no trace of jax: {error}; record it again") from None
-    events, names = [], dict[tuple[int | str, int | str | None], str]()
-    for plane in planes:
-        names[plane.name, None] = plane.name
-        for line in plane.lines:
-            names[plane.name, line.name] = line.name
-            for event in line.events:
-                stats = {name: value for name, value in event.stats if isinstance(name, str)}
-                step = stats.get("step_num")
-                details = EventDetails(
-                    hlo_op=stats.get("hlo_op"), device_ordinal=stats.get("device_ordinal"),
-                    step_num=None if step is None else int(step),
-                )  # fmt: skip
-                start, lasts = event.start_ns / _NS_IN_US, event.duration_ns / _NS_IN_US
-                events.append(TraceEvent("X", event.name, "", start, lasts, plane.name, line.name, details))
+    # Types of the reader lack a module, of which Python warns; as an error the warning would end the process.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        events = [_xplane_event(plane.name, line.name, event)
+                  for plane in planes for line in plane.lines for event in line.events]  # fmt: skip
+        ends = [(plane.name, line.name) for plane in planes for line in plane.lines]
+    names: dict[tuple[int | str, int | str | None], str] = {(plane, None): plane for plane, _ in ends}
+    names |= {(plane, line): line for plane, line in ends}
     if not events:
         raise ValueError(f"{path} has no event that lasts; record at least one whole step")
     return StepTrace(path, "jax", _rank_in_name(path), 1, sorted(events, key=lambda event: event.ts), names)
+
+
+def _xplane_event(plane: str, line: str, event: Any) -> TraceEvent:
+    stats = {name: value for name, value in event.stats if isinstance(name, str)}
+    step = stats.get("step_num")
+    details = EventDetails(
+        hlo_op=stats.get("hlo_op"), device_ordinal=stats.get("device_ordinal"),
+        step_num=None if step is None else int(step),
+    )  # fmt: skip
+    return TraceEvent(
+        "X", event.name, "", event.start_ns / _NS_IN_US, event.duration_ns / _NS_IN_US, plane, line, details
+    )
 
 
 def _rank_in_name(path: pathlib.Path) -> int:

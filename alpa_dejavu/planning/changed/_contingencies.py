@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
@@ -95,11 +96,8 @@ def _without(kind: int, plan: Plan, task: PlanningTask, candidates: Sequence[Can
         if (candidate.model.num_layers, candidate.run.schedule) == shape and names - _used(candidate)
     ]
     for cluster in _clusters_left(task.cluster, task.cluster.hosts[members[0]].name):
-        try:
-            again = task.chooser.again(task.on(cluster), candidates, Clock())
-        except (NoPlanError, ValueError):  # a strategy can't handle every cluster
-            again = None
-        left += [] if again is None else [again]
+        with contextlib.suppress(NoPlanError, ValueError):  # a strategy can't handle every cluster
+            left += task.chooser.again(task.on(cluster), candidates, Clock())
         if left:
             break
     if not left:
@@ -129,8 +127,7 @@ def _better(plan: Plan, task: PlanningTask, candidates: Sequence[Candidate]) -> 
     if others:  # the finest cut leaves most to choose from
         finest = others[max(others)]
         first = [finest, *(candidate for candidate in candidates if candidate is not finest)]
-        again = task.chooser.again(task.on(left), first, Clock())
-        spared += [] if again is None else [again]
+        spared += task.chooser.again(task.on(left), first, Clock())
     best = best_first(spared)[0] if spared else None
     factor = 1.0 if plan.correction is None else plan.correction.factor
     if best is not None and best.step_s * factor * _CLEARLY <= worst.step_s:

@@ -88,11 +88,11 @@ def with_confidence(plan: Plan, chosen: Chosen) -> Plan:
         f"{units.counted(other.run.num_micro_batches, 'micro-batch', 'micro-batches')}, {other.run.schedule}"
     )
     why = (
-        f"chosen by its expected step, {own}, as hosts are unlike; another iterates in {its}, but is expected "
-        f"to take {other_s}: {what}"
+        f"plans on unlike hosts are chosen by their expected step, here {own}; another plan ({what}) has a shorter "
+        f"iteration time, {its}, but an expected step of {other_s}"
         if by_expected
-        else "another plan has a longer iteration time, by which plans are ranked, but a shorter expected step, "
-        f"{other_s} instead of {own}: {what}"
+        else f"another plan ({what}) has a shorter expected step, {other_s} instead of {own}, but a longer iteration "
+        f"time, by which plans are ranked: {its}"
     )
     return _noted(plan, [why])
 
@@ -197,8 +197,14 @@ def with_unused_hosts(plan: Plan, chosen: Chosen) -> Plan:
         whole = [candidate for candidate in itertools.islice(sliced, _TRIED) if candidate is not None]
     why = "no plan that uses all devices was found"
     if whole:
-        best = units.seconds(min(candidate.step_s for candidate in whole) * factor)
-        why = f"the best plan found that uses all devices takes {best}, this one {units.seconds(plan.step_s)}"
+        steps_s, own_s, what = [candidate.step_s for candidate in whole], plan.step_s, ""
+        if goes_by_expected(chosen.task, chosen.outcome):
+            from alpa_dejavu.planning.search.uncertainty import expected_steps
+
+            steps_s, own_s = expected_steps(whole, chosen.outcome.errors), plan.expected_s
+            what = " by its expected step"
+        best = units.seconds(min(steps_s) * factor)
+        why = f"the best plan found that uses all devices takes {best}{what}, this one {units.seconds(own_s)}"
     names = ", ".join(unused) if len(unused) <= 8 else f"{', '.join(unused[:3])} ... ({len(unused)} hosts)"
     return _noted(plan, [f"{names} {'is' if len(unused) == 1 else 'are'} left unused: {why}"])
 

@@ -58,12 +58,12 @@ class ByStrategy(Chooser):
             raise unlike[0]
         return _found(planned[0][0], [candidate for _, candidate in planned])
 
-    def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """Returns the strategy's plan on the task's cluster, with the first candidate's layers; None if unlike."""
+    def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> list[Candidate]:
+        """Returns the strategy's plan on the task's cluster, with the first candidate's layers; none if unlike."""
         try:
-            return self._planned(task, candidates[0].model.num_layers)[1]
+            return [self._planned(task, candidates[0].model.num_layers)[1]]
         except UnlikePipelinesError:
-            return None
+            return []
 
     def _planned(self, task: PlanningTask, layers: int) -> tuple[StrategyPlan, Candidate]:
         assert task.batch is not None, "a strategy is asked for a batch"
@@ -86,9 +86,6 @@ class _Answered(Chooser):
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
         return _found(self.answer, [_candidate(task, self.answer)])
-
-    def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> None:
-        return None
 
 
 def as_planned(

@@ -227,5 +227,5 @@ class Decisive(Chooser):
     def _is_sure(self, candidates: Sequence[Candidate], errors: Errors | None = None) -> bool:
         return self.sure is not None and confidence(candidates, errors=errors).probability >= self.sure
 
-    def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> Candidate | None:
+    def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> list[Candidate]:
         return Searched().again(task, candidates, clock)

@@ -27,6 +27,7 @@ from alpa_dejavu.planning.search._remat_parts import with_parts
 from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.task import Clock, PlanningTask, SpaceRules
 from alpa_dejavu.problem import (
+    Device,
     MeshConfig,
     Model,
     NoPlanError,
@@ -43,7 +44,7 @@ from alpa_dejavu.simulation.breakdown import AS_FAST
 from alpa_dejavu.simulation.step import sending
 from alpa_dejavu.slicing import Dynamic, Slicer
 
-__all__ = ["PricedShapes", "is_small"]
+__all__ = ["PricedShapes", "is_small", "least_work_s"]
 
 Entry: TypeAlias = tuple[Submesh, tuple[int, ...], MeshConfig]
 """A submesh, the hosts that it is on, and a config of it."""
@@ -502,6 +503,17 @@ def _work_s(costs: Costs) -> float:
     for end in range(1, len(best)):
         best[end] = (best[:end] + stages[:end, end - 1]).min()
     return float(best[-1]) * costs.run.num_micro_batches
+
+
+def least_work_s(costs: Costs, device: Device) -> float:
+    """Returns a lower bound on the device-seconds that any plan computes in a step on hosts of one kind of device; 0
+    where the costs don't tell.
+    """
+    hosts, on = costs.cluster.hosts, costs.space.hosts
+    chosen = [s for s, numbers in enumerate(on or ()) if all(hosts[n].device == device for n in numbers)]
+    if not chosen:
+        return 0.0
+    return _work_s(dataclasses.replace(costs, space=costs.space.part(chosen), table=costs.table.part(chosen)))
 
 
 def is_small(task: PlanningTask) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
 from alpa_dejavu._util.ties import least
@@ -16,11 +16,12 @@ from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.clusters.offload_choices import with_all_shares
 from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, host_names
 from alpa_dejavu.planning.search._polish import under_others
-from alpa_dejavu.planning.search._priced_shapes import PricedShapes, is_small
+from alpa_dejavu.planning.search._priced_shapes import PricedShapes, is_small, least_work_s
 from alpa_dejavu.planning.search._pricing import priced
+from alpa_dejavu.planning.search._ranking import goes_by_expected
 from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.search.given_stages import on_used_hosts, part_of, used_configs
-from alpa_dejavu.planning.search.uncertainty import errors_of
+from alpa_dejavu.planning.search.uncertainty import errors_of, expected_steps
 from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask, SpaceRules
 from alpa_dejavu.problem import Cluster, Submesh
 from alpa_dejavu.problem.checks import one_of
@@ -71,6 +72,11 @@ class Searched(Chooser):
         one_of("searched", "hosts", self.hosts, ("all", "any", "each"))
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
+        best = self._chosen(task, clock)
+        best = _finest_first(best_first([*best, *self._on_kinds_alone(task, best, self._chosen, clock)]))
+        return Found(best, errors=errors_of(best, task.learned) if task.learned and best else None)
+
+    def _chosen(self, task: PlanningTask, clock: Clock) -> list[Candidate]:
         best = self._under_all_schedules(task, clock)
         rules = task.space
         if not best and isinstance(rules, SpaceRules) and rules.offload != "none":
@@ -79,18 +85,42 @@ class Searched(Chooser):
         best = best_first([*(_with_shares(task, candidate) for candidate in best[:_PLACED]), *best[_PLACED:]])
         placed = [_placed(task, candidate) for candidate in best[:_PLACED]]
         clock.lap("placement")
-        finest = _finest_first(best_first([*placed, *best[_PLACED:]]))
-        return Found(finest, errors=errors_of(finest, task.learned) if task.learned and finest else None)
+        return best_first([*placed, *best[_PLACED:]])
 
-    def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """Returns the best plan on fewer hosts (the task's), with as many layers as the first of the candidates; None
-        if nothing fits.
+    def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> list[Candidate]:
+        """Returns the best plan on fewer hosts (the task's), with as many layers as the first of the candidates, and
+        where devices are unlike those on each kind of them alone; none if nothing fits.
         """
         task = task.under(candidates[0].run.schedule)
         task = dataclasses.replace(task, layers=(candidates[0].model.num_layers,))
-        shapes = PricedShapes(task, clock, [candidate.costs for candidate in candidates])
-        best = best_first(shapes.searched(self._search(task), exactly=False))
-        return _placed(task, best[0]) if best else None
+
+        def chosen(task: PlanningTask, clock: Clock) -> list[Candidate]:
+            shapes = PricedShapes(task, clock, [candidate.costs for candidate in candidates])
+            best = best_first(shapes.searched(self._search(task), exactly=False))
+            return [_placed(task, plan) for plan in best[:1]]
+
+        best = chosen(task, clock)
+        return best_first([*best, *self._on_kinds_alone(task, best, chosen, clock)])
+
+    def _on_kinds_alone(
+        self,
+        task: PlanningTask,
+        best: Sequence[Candidate],
+        chosen: Callable[[PlanningTask, Clock], list[Candidate]],
+        clock: Clock,
+    ) -> Iterator[Candidate]:
+        """Plans on all hosts of each kind of device alone, where such a plan may be expected to take less than the best
+        plan: on all hosts, the search follows the plans that iterate fastest, which wait for several kinds.
+        """
+        if self.hosts != "any" or not best or not goes_by_expected(task, Found(best)):
+            return
+        (expected_s,) = expected_steps(best[:1], errors_of(best, task.learned) if task.learned else None)
+        priced_whole = dict.fromkeys(plan.costs for plan in best if not plan.costs.partial)
+        for device in dict.fromkeys(host.device for host in task.cluster.hosts):
+            part = part_of(task.cluster, [n for n, host in enumerate(task.cluster.hosts) if host.device == device])
+            work_s = min((least_work_s(costs, device) for costs in priced_whole), default=0.0)
+            if work_s / part.num_devices < expected_s:
+                yield from chosen(task.on(part), clock)
 
     def _under_all_schedules(self, task: PlanningTask, clock: Clock) -> list[Candidate]:
         """The best plans under the schedules that the task allows: searched under those that weigh bubbles and memory
