@@ -9,7 +9,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, TextIO, final
+from typing import IO, Any, TextIO, final
 
 import click
 from rich.console import Console
@@ -164,9 +164,22 @@ def prepare_streams() -> None:
         logging.lastResort.setFormatter(_PrintableFormatter())
 
 
+@final
+class _Unread(click.ClickException):
+    """A pipe whose reader wants no more, as `head` after its lines: there is nobody to tell."""
+
+    def __init__(self) -> None:
+        super().__init__("standard output isn't read any more")
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Shows nothing."""
+
+
 @contextlib.contextmanager
 def to_stdout() -> Iterator[None]:
-    """Turns a failure to write standard output in a `with` block into click.ClickException; what follows is dropped."""
+    """Turns a failure to write standard output in a `with` block into click.ClickException, of which nothing is told
+    where nobody reads the pipe any more; what follows is dropped.
+    """
     try:
         yield
         sys.stdout.flush()
@@ -174,6 +187,8 @@ def to_stdout() -> Iterator[None]:
         with contextlib.suppress(OSError):
             # The interpreter tries once more when it ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise _Unread from None
         raise click.ClickException(f"standard output can't be written: {error.strerror or error}") from None
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.plans.outline import DEGREES, Outline
-from alpa_dejavu.plans.stage_rows import DEGREE_TEXTS, RECOMPUTED, degrees_text, mesh_text, recomputed_text
+from alpa_dejavu.plans.stage_rows import DEGREE_TEXTS, again_text, degrees_text, mesh_text, recomputed_text
 from alpa_dejavu.problem import ZERO_NAMES, NoPlanError, Plan, PricedBy, StagePlan
 from alpa_dejavu.problem.run import schedule_form
 
@@ -237,11 +237,11 @@ def _shape_changes(first: Plan, second: Plan) -> tuple[str, ...]:
 
 
 def _again_text(outline: Outline) -> str:
-    """Returns which blocks are computed again, in the usual words, each run of alike ones with how many they are."""
+    """Returns what is computed again, in the usual words, each run of alike blocks with how many they are."""
     of_blocks = [
-        RECOMPUTED[remat if remat != "layer" or n < again else "none"]
-        for remat, count, again in zip(outline.remat, outline.blocks, outline.again, strict=True)
-        for n in range(count)
+        again_text(remat, outline.remat_share if remat == "layer" else 1.0)
+        for remat, count in zip(outline.remat, outline.blocks, strict=True)
+        for _ in range(count)
     ]
     alike = [(text, len(list(run))) for text, run in itertools.groupby(of_blocks)]
     return alike[0][0] if len(alike) == 1 else ", ".join(f"{text} of {count}" for text, count in alike)

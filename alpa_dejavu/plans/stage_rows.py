@@ -217,8 +217,16 @@ def recomputed_text(of: StagePlan | MeshConfig) -> str:
     """Returns what the backward pass of a stage computes again, by its usual name, or that the model asks for it."""
     if of.remat == "none" and isinstance(of, StagePlan) and of.own_remat:
         return "by the model itself"
-    share = "" if of.remat_share == 1 else f" of {of.remat_share:.0%} of the blocks"
-    return RECOMPUTED[of.remat] + share
+    return again_text(of.remat, of.remat_share)
+
+
+def again_text(remat: str, share: float) -> str:
+    """Returns what is computed again in a share of the blocks, by its usual name.
+
+    >>> again_text("layer", 0.4)
+    'full of 40% of the blocks'
+    """
+    return RECOMPUTED[remat] + ("" if share == 1 else f" of {share:.0%} of the blocks")
 
 
 def _span(values: Sequence[int]) -> str:

@@ -303,7 +303,7 @@ def test_files_are_written_though_nobody_reads_what_is_printed(tmp_path):
         stdout=write, stderr=subprocess.PIPE, text=True, timeout=600,
     )  # fmt: skip
     os.close(write)
-    assert (done.returncode, done.stderr) == (1, "Error: standard output can't be written: Broken pipe\n")
+    assert (done.returncode, done.stderr) == (1, "")
     assert read_plan(tmp_path / "plan.json").step_s > 0
     assert "ignored: " in (tmp_path / "page.html").read_text(encoding="utf-8")
 

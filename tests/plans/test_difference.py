@@ -265,3 +265,14 @@ def test_degrees_that_changed_are_named():
         ("expert", "2 times 1", "2 times 2 (tensor 1)"),
         ("shard", "2 times all", "all, 2"),
     ]
+
+
+def test_a_share_of_the_blocks_that_is_recomputed_is_one_text_for_all_stages():
+    first = Outline(8, 4, "1f1b", 1, 1, (5, 5), ("none", "none"))
+    second = dataclasses.replace(first, remat=("layer", "layer"), remat_share=0.4)
+    plans = [
+        whole_plan(batch=8, layer_option="manual", hardware=hardware(1, 2), stages=tuple(own.stages({"host0": 2})))
+        for own in (first, second)
+    ]
+    (row,) = differences(*plans)
+    assert (row.what, row.first, row.second) == ("recompute", "none", "full of 40% of the blocks")
