@@ -129,8 +129,8 @@ def test_a_checkpoint_that_keeps_everything_is_none(jitted):
     plain, kept = (described(*choice, jitted=jitted) for choice in ((False,), (True, 0.0, policy)))
     assert not any(layer.recomputes for layer in kept.layers)
     for own, others in zip(priced(kept), priced(plain), strict=True):
-        # Inside of a jitted function a checkpoint stays, and keeps a few small values more.
-        assert own == pytest.approx(others, rel=0.02 if jitted else 1e-12)
+        # Inside of a jitted function a checkpoint stays, and keeps a few small values more; by jax 0.12 they are 5 %.
+        assert own == pytest.approx(others, rel=0.06 if jitted else 1e-12)
 
 
 def test_dropout_and_recomputation_take_time():
