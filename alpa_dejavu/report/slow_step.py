@@ -13,8 +13,9 @@ from typing import final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.traces import MeasuredStep, TracedExchange, TracedOperator, median_step, waiting_s
+from alpa_dejavu.costs.communication import MEASURED, RING_PASSES
 from alpa_dejavu.problem import Cluster, Plan
-from alpa_dejavu.simulation.breakdown import breakdown
+from alpa_dejavu.simulation.breakdown import breakdown, gradients_s
 
 _LEAST = 0.02
 """What would save less of a step is no cause."""
@@ -30,8 +31,6 @@ _FUSED = 0.5
 """The share of the rate of a step's other products that a fused attention is taken to reach: an estimate."""
 _PREPARING = 0.15
 """The host bounds a step of which it prepares a larger share with nothing beside it."""
-_IN_RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
-"""How many times all but one share of the bytes goes through each device's link in a ring."""
 
 
 @final
@@ -62,7 +61,7 @@ class SlowStep:
 
     Attributes:
         ranks: the step of each rank, of the same number.
-        parts: of the average rank, the largest difference first.
+        parts: of the average rank, in the order of the kinds of work.
         untold: the share of the step in work that no name tells apart.
     """
 
@@ -114,12 +113,7 @@ def _parts(ranks: Sequence[MeasuredStep], waited: Sequence[float], plan: Plan | 
     }
     predicted: dict[str, float] = {}
     if plan is not None:
-        of_step = breakdown(plan)
-        shares = [stage.submesh.num_devices / plan.num_devices for stage in plan.stages]
-        gradients = math.fsum(
-            share * min(stage.synchronisation_s, stage.per_step_s)
-            for share, stage in zip(shares, plan.stages, strict=True)
-        )
+        of_step, gradients = breakdown(plan), gradients_s(plan)
         predicted = {
             "computing": of_step["computing"],
             "optimizer": of_step["once a step"] - gradients,
@@ -258,7 +252,8 @@ def _exchanges(
         )  # fmt: skip
         exposed *= rate / usual
     if exposed > _HIDEABLE * busy:
-        predicted = 0.0 if plan is None else breakdown(plan)["collectives"] + breakdown(plan)["transfers"]
+        parts = {} if plan is None else breakdown(plan)
+        predicted = parts.get("collectives", 0.0) + parts.get("transfers", 0.0)
         yield Cause(
             "exchanges that don't hide",
             f"of {units.seconds(busy)} of exchanges {units.seconds(exposed)} have nothing computed beside them",
@@ -273,9 +268,9 @@ def _throttled(ranks: Sequence[MeasuredStep], cluster: Cluster) -> tuple[str, fl
     usual = (cluster.links[0][1] if num_hosts > 1 else cluster.links[0][0]).bytes_per_s
     by_kind: dict[str, list[tuple[float, float]]] = {}
     for n, exchange in enumerate(ranks[0].exchanges):
-        if exchange.kind in _IN_RING and exchange.num_bytes >= _LARGE_BYTES and exchange.group_size > 1:
+        if exchange.kind in MEASURED and exchange.num_bytes >= _LARGE_BYTES and exchange.group_size > 1:
             seconds = min(_nth(step, n, exchange).seconds for step in ranks)
-            moved = _IN_RING[exchange.kind] * exchange.num_bytes * (1 - 1 / exchange.group_size)
+            moved = RING_PASSES.get(exchange.kind, 1) * exchange.num_bytes * (1 - 1 / exchange.group_size)
             by_kind.setdefault(exchange.kind, []).append((moved, seconds))
     rates = {kind: math.fsum(m for m, _ in own) / math.fsum(s for _, s in own) for kind, own in by_kind.items()}
     if not rates:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from alpa_dejavu._util import units
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.simulation.step import sending
 
-__all__ = ["AS_FAST", "PARTS", "breakdown", "why_slower"]
+__all__ = ["AS_FAST", "PARTS", "breakdown", "gradients_s", "why_slower"]
 
 AS_FAST = 1e-3
 """Plans within this share of the best one's step are as fast as it."""
@@ -39,6 +40,14 @@ def breakdown(plan: Plan) -> Mapping[str, float]:
             parts["offload"] = parts.get("offload", 0.0) + share * (copies_s + stage.offload.step_s)
     parts["idle"] = plan.step_s - sum(parts.values())
     return parts
+
+
+def gradients_s(plan: Plan) -> float:
+    """Returns the seconds of a step in which the average device exchanges gradients: a part of "once a step"."""
+    return math.fsum(
+        stage.submesh.num_devices / plan.num_devices * min(stage.synchronisation_s, stage.per_step_s)
+        for stage in plan.stages
+    )
 
 
 def why_slower(plan: Plan, best: Plan) -> str:

@@ -16,7 +16,7 @@ from typing import TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.calibration.traces.trace_file import StepTrace, TraceEvent
+from alpa_dejavu.calibration.traces.trace_file import S_IN_US, StepTrace, TraceEvent
 from alpa_dejavu.calibration.traces.work_kinds import KINDS, WorkKind, collective_of, kind_of
 
 _ON_DEVICES = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -114,12 +114,15 @@ def measured_steps(trace: StepTrace) -> tuple[list[MeasuredStep], list[str]]:
         notes.append(f"{trace.path.name} has no operators, only whole programs; record it with jax 0.5 or newer")
     if trace.profiler == "torch" and not any(event.args and event.args.input_dims for event in trace.events):
         notes.append(f"{trace.path.name} has no shapes, so no operations are counted; record with record_shapes=True")
-    several = len(devices) > 1
-    steps = [
-        _step(trace, events, device if several else trace.rank, number, start, end)
-        for device, events in (devices or {0: []}).items()
-        for number, start, end in spans
-    ]
+    several, launches = len(devices) > 1, _launches(trace)
+    steps = []
+    for device, events in (devices or {0: []}).items():
+        starts = np.array([event.ts for event in events])
+        ends = starts + np.array([event.dur for event in events])
+        for number, start, end in spans:
+            within = [events[n] for n in np.flatnonzero((starts < end) & (ends > start)).tolist()]
+            rank = device if several else trace.rank
+            steps.append(_step(within, launches, trace.world_size, rank, number, start, end))
     return steps, notes
 
 
@@ -172,23 +175,33 @@ def _devices(trace: StepTrace) -> dict[int, list[TraceEvent]]:
             return {0: on_devices}
         return {0: [event for event in trace.events if event.cat in ("cpu_op", "user_annotation")]}
     devices = collections.defaultdict[int, list[TraceEvent]](list)
-    accelerators = {pid: name for (pid, tid), name in trace.names.items() if tid is None and "/device:" in name}
+    pids = (pid for (pid, tid), name in trace.names.items() if tid is None and "/device:" in name)
+    accelerators = {pid: number for number, pid in enumerate(sorted(pids, key=str))}
     for event in trace.events:
-        if accelerators and event.pid in accelerators:
+        if event.pid in accelerators:
             thread = trace.names.get(event.lane, "")
             if "Ops" in thread or "Stream" in thread:
-                devices[sorted(accelerators, key=str).index(event.pid)].append(event)
+                devices[accelerators[event.pid]].append(event)
         elif not accelerators and event.args is not None and event.args.hlo_op is not None:
             devices[int(event.args.device_ordinal or 0)].append(event)
     return dict(devices)
 
 
+def _launches(trace: StepTrace) -> dict[int, TraceEvent]:
+    """Returns the operators that launch kernels on accelerators, by the number that both have."""
+    return {
+        event.args.external_id: event
+        for event in trace.events
+        if event.cat == "cpu_op" and event.args is not None and event.args.external_id is not None
+    }
+
+
 def _step(
-    trace: StepTrace, events: Sequence[TraceEvent], rank: int, number: int, start: float, end: float
-) -> MeasuredStep:
-    within = [event for event in events if event.ts < end and event.ts + event.dur > start]
+    events: Sequence[TraceEvent], launches: Mapping[int, TraceEvent], world_size: int, rank: int, number: int,
+    start: float, end: float,
+) -> MeasuredStep:  # fmt: skip
     lanes = collections.defaultdict[object, list[TraceEvent]](list)
-    for event in within:
+    for event in events:
         lanes[event.lane].append(event)
     segments: _Segments = collections.defaultdict(list)
     outermost: list[tuple[WorkKind, TraceEvent]] = []
@@ -197,12 +210,12 @@ def _step(
     counts = collections.Counter(_key(kind, event) for kind, event in outermost)
     times, gap = _painted(segments, counts, start, end)
     exchanges = tuple(
-        TracedExchange(collective_of(event.name), _num_bytes(event), _group_size(event, trace), event.dur * 1e-6)
+        TracedExchange(collective_of(event.name), _num_bytes(event), _group_size(event, world_size), event.seconds)
         for kind, event in sorted(outermost, key=lambda item: item[1].ts)
         if kind == "exchanges"
     )
     return MeasuredStep(
-        rank, number, (end - start) * 1e-6, times, exchanges, tuple(_operators(trace, outermost)), gap * 1e-6
+        rank, number, (end - start) * S_IN_US, times, exchanges, tuple(_operators(launches, outermost)), gap * S_IN_US
     )
 
 
@@ -262,7 +275,7 @@ def _painted(
         painted = _merged(np.concatenate([painted, own]))
         whole = float((painted[:, 1] - painted[:, 0]).sum())
         busy = float((own[:, 1] - own[:, 0]).sum())
-        times[key] = KindTime(busy * 1e-6, (whole - length) * 1e-6, counts.get(key, 0))
+        times[key] = KindTime(busy * S_IN_US, (whole - length) * S_IN_US, counts.get(key, 0))
         length = whole
     edges = np.concatenate([[start], painted.ravel(), [end]]).reshape(-1, 2)
     return times, float((edges[:, 1] - edges[:, 0]).max())
@@ -277,13 +290,10 @@ def _merged(spans: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([spans[first, 0], ends[last]], axis=1)
 
 
-def _operators(trace: StepTrace, outermost: Iterable[tuple[WorkKind, TraceEvent]]) -> Iterator[TracedOperator]:
+def _operators(
+    launches: Mapping[int, TraceEvent], outermost: Iterable[tuple[WorkKind, TraceEvent]]
+) -> Iterator[TracedOperator]:
     """Yields operators that compute, by name, shapes and type; on accelerators their shapes are their launches'."""
-    launches = {
-        event.args.external_id: event
-        for event in trace.events
-        if event.cat == "cpu_op" and event.args is not None and event.args.external_id is not None
-    }
     totals = collections.defaultdict[tuple[WorkKind, str, tuple[tuple[int, ...], ...], str], list[float]](list)
     launched: dict[int, list[float]] = {}
     for kind, event in outermost:
@@ -291,11 +301,11 @@ def _operators(trace: StepTrace, outermost: Iterable[tuple[WorkKind, TraceEvent]
             continue
         number = event.args.external_id if event.cat in _ON_DEVICES and event.args is not None else None
         if number in launched:  # a further kernel of the same operator
-            launched[number][-1] += event.dur * 1e-6
+            launched[number][-1] += event.seconds
             continue
         source = event if number is None else launches.get(number, event)
         own = totals[kind, source.name, tuple(source.shapes()), next(filter(None, source.dtypes()), "")]
-        own.append(event.dur * 1e-6)
+        own.append(event.seconds)
         if number is not None:
             launched[number] = own
     for (kind, name, shapes, dtype), seconds in totals.items():
@@ -332,6 +342,6 @@ def _type_bytes(dtype: str) -> int:
     return next((size for name, size in _BYTES.items() if name in dtype.lower()), 4)
 
 
-def _group_size(event: TraceEvent, trace: StepTrace) -> int:
+def _group_size(event: TraceEvent, world_size: int) -> int:
     size = event.args.group_size if event.args is not None else None
-    return size if size is not None else trace.world_size
+    return size if size is not None else world_size

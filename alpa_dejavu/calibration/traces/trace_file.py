@@ -19,7 +19,7 @@ from alpa_dejavu._util import units
 
 MOST_BYTES = 2 * 2**30
 """So large may a trace be at the most, unpacked."""
-_US, _NS_IN_US = 1e-6, 1e3
+S_IN_US, _NS_IN_US = 1e-6, 1e3
 _TRIES = 64
 """So many ends of events are tried, the last first, where a trace is cut off."""
 _GZIP = b"\x1f\x8b"
@@ -31,7 +31,6 @@ class EventDetails(msgspec.Struct, frozen=True):
     external_id: int | None = msgspec.field(name="External id", default=None)
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
     input_type: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
-    collective: str | None = msgspec.field(name="Collective name", default=None)
     elements_in: int | None = msgspec.field(name="In msg nelems", default=None)
     elements_out: int | None = msgspec.field(name="Out msg nelems", default=None)
     group_size: int | None = msgspec.field(name="Group size", default=None)
@@ -55,14 +54,9 @@ class TraceEvent(msgspec.Struct, frozen=True):
     args: EventDetails | None = None
 
     @property
-    def start_s(self) -> float:
-        """Returns the second at which it starts, by the clock of its rank."""
-        return self.ts * _US
-
-    @property
-    def end_s(self) -> float:
-        """Returns the second at which it ends, by the clock of its rank."""
-        return (self.ts + self.dur) * _US
+    def seconds(self) -> float:
+        """Returns how long it lasts."""
+        return self.dur * S_IN_US
 
     @property
     def lane(self) -> tuple[int | str, int | str]:

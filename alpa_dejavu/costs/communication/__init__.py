@@ -10,6 +10,7 @@ from alpa_dejavu._util.by_name import name_of, resolve
 from alpa_dejavu.costs.communication._alpha_beta import (
     COLLECTIVES,
     MEASURED,
+    RING_PASSES,
     AlphaBeta,
     CommunicationModel,
     Free,
@@ -23,6 +24,7 @@ from alpa_dejavu.costs.communication._nccl import Nccl
 __all__ = [
     "COLLECTIVES",
     "MEASURED",
+    "RING_PASSES",
     "AlphaBeta",
     "CommunicationModel",
     "Free",

@@ -26,7 +26,7 @@ from alpa_dejavu.costs.communication import MEASURED
 from alpa_dejavu.costs.latency import ProductCurve
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.problem import Cluster, Device, Plan
-from alpa_dejavu.simulation.breakdown import breakdown
+from alpa_dejavu.simulation.breakdown import breakdown, gradients_s
 
 _DTYPES = {"float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16", "double": "float64"}
 _LEAST_SHARE, _FEWEST_SIZES = 0.005, 3
@@ -58,14 +58,15 @@ def calibration_of_trace(
         names = ", ".join(sorted(device.name for device in kinds))
         raise ValueError(f"the cluster has devices of several kinds ({names}), but a trace calibrates one; trace each")
     ranks, (device,) = median_step(steps), kinds
-    rates, curves, fits = _products(steps)
+    sizes = _sizes(steps)
+    rates, curves, fits = _products(sizes)
     links, link_fits = _links(steps, cluster)
     measured_s = max(step.seconds for step in ranks)
     runtime = "" if plan.priced_by is None else plan.priced_by.runtime.partition("+")[0]
     device = dataclasses.replace(
         device, flop_per_s={**device.flop_per_s, **rates}, dispatch_s=0.0, step_s=0.0, origin=f"trace {name}"
     )
-    spread = {f"flop_per_s[{dtype}]": _spread(steps, dtype) for dtype in rates}
+    spread = {f"flop_per_s[{dtype}]": _spread(sizes[dtype].values()) for dtype in rates}
 
     def calibrated(figures: _TraceFactors) -> Calibration:
         products = {dtype: _shifted(curve, figures.products) for dtype, curve in curves.items()}
@@ -82,8 +83,9 @@ def calibration_of_trace(
     figures = _closed(estimated, ranks)
     # What is left is what a step takes besides: gaps, data, and waiting for the slowest rank. Where the estimate is
     # longer, since it hides less or sends more messages than the run did, all that computes is shorter by as much.
-    left_s = measured_s - estimated(figures).step_s
-    shorter = max(1 + min(0.0, left_s) / _computing(estimated(figures)), _LEAST_FACTOR)
+    own = estimated(figures)
+    left_s = measured_s - own.step_s
+    shorter = max(1 + min(0.0, left_s) / _computing(own), _LEAST_FACTOR)
     figures = _TraceFactors(
         figures.products * shorter, figures.others * shorter, figures.starts * shorter, figures.parameters,
         max(0.0, left_s),
@@ -164,19 +166,17 @@ def _computing(plan: Plan) -> float:
 
 def _optimizer(plan: Plan) -> float:
     """Returns the seconds of updates: what is done once a step, but for gradients' exchange and starts of programs."""
-    shares = (stage.submesh.num_devices / plan.num_devices for stage in plan.stages)
-    own = (max(0.0, stage.per_step_s - stage.synchronisation_s) for stage in plan.stages)
-    return math.fsum(share * seconds for share, seconds in zip(shares, own, strict=True))
+    return breakdown(plan)["once a step"] - gradients_s(plan)
 
 
 def _products(
-    steps: Sequence[MeasuredStep],
+    by_dtype: Mapping[str, Mapping[float, Sequence[float]]],
 ) -> tuple[dict[str, float], dict[str, ProductCurve], list[Fit]]:
     """Returns the best rate of matrix products by dtype, how far products of a size stay below it, and the fits."""
     rates: dict[str, float] = {}
     curves: dict[str, ProductCurve] = {}
     fits: list[Fit] = []
-    for dtype, sizes in _sizes(steps).items():
+    for dtype, sizes in by_dtype.items():
         seconds = {flop: math.fsum(own) / len(own) for flop, own in sizes.items()}
         rate = max(flop / mean_s for flop, mean_s in seconds.items())
         rates[dtype] = rate
@@ -209,11 +209,11 @@ def _sizes(steps: Iterable[MeasuredStep]) -> dict[str, dict[float, list[float]]]
     return {dtype: dict(own) for dtype, own in sizes.items()}
 
 
-def _spread(steps: Sequence[MeasuredStep], dtype: str) -> float:
+def _spread(sizes: Iterable[Sequence[float]]) -> float:
     """Returns the standard deviation of the logarithm of products of one size, from step to step and from shape to
     shape.
     """
-    logs = [np.log(own) for own in _sizes(steps)[dtype].values() if len(own) > 1]
+    logs = [np.log(own) for own in sizes if len(own) > 1]
     return float(np.sqrt(np.mean([np.var(own) for own in logs]))) if logs else 0.0
 
 
